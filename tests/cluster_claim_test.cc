@@ -75,7 +75,7 @@ TEST_F(ClusterClaimTest, AVolumeGoesFromNodeToNodeAndIsNeverOnTwo) {
   const std::string log = scheduler_.log();
   const size_t told = log.find("refused to batch on node-2: volume prod/db");
   EXPECT_NE(told, std::string::npos) << log;
-  EXPECT_EQ(log.find("refused to batch", told + 1), std::string::npos) << "it is told once";
+  EXPECT_EQ(log.find("refused to batch", told + 1), std::string::npos) << "it is reported once";
   EXPECT_THAT(Claims(), AllOf(StartsWith("cluster test:\n"), ContainsRegex("prod/db +web +node-1 +mounted")));
   EXPECT_THAT(Says("claim show prod/db --consumer web"), ContainsRegex("path on the node +" + path));
   EXPECT_THAT(Says("volume show prod/db"), ContainsRegex("web +node-1 +mounted"));

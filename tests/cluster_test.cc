@@ -64,7 +64,7 @@ TEST_F(ClusterTest, AKilledSchedulerKnowsItsNodesAgainAsSoonAsTheyConnect) {
   scheduler_.Kill();
   scheduler_.Start();
   scheduler_.WaitConnected("node-1");
-  // Its epoch is above that of the one before, so the node obeys it.
+  // Its epoch is higher than the last one's, so the node obeys it.
   const auto context = Node::Context();
   v1::GetStatusResponse status;
   ASSERT_TRUE(nodes_[0]->stub().GetStatus(context.get(), {}, &status).ok());
@@ -101,7 +101,7 @@ TEST_F(ClusterTest, WhatIsNotThereIsSaidWithWhatThereIs) {
   ended = RunCommand(fmt::format("{} node list", BERTHCTL));
   EXPECT_EQ(ended.exit_code, 2);
   EXPECT_THAT(ended.said, HasSubstr("BERTH_CLUSTER"));
-  // By the environment, as in a shell of somebody who works with one cluster.
+  // By the environment, as a user does who works with one cluster.
   EXPECT_THAT(
       RunCommand(fmt::format("env BERTH_CLUSTER={} {} plugin list", scheduler_.address(), BERTHCTL)).said,
       HasSubstr("cluster test:"));
@@ -178,7 +178,7 @@ TEST_F(ClusterTest, TheProgramSaysWhatIsWrongWithItsSettings) {
   EXPECT_THAT(ended.said, ContainsRegex("lock .*/state/lock: process [0-9]+ has it"));
 }
 
-// Whoever is not root of the machine has no way in.
+// Only root has access.
 TEST_F(ClusterTest, TheSocketAndTheRecordAreRootsAlone) {
   scheduler_.Start();
   EXPECT_EQ(RunCommand(fmt::format("stat -c %a {}", scheduler_.address().substr(5))).said, "700\n");

@@ -146,7 +146,7 @@ TEST_F(ConsumerNodeTest, UnpublishWaitsForTheConsumersEnd) {
   request.set_consumer("web");
   request.set_wait(true);
   v1::UnpublishVolumeResponse response;
-  // Whoever gives up has not asked for anything.
+  // A caller that has gone has not asked for anything.
   const grpc::Status early =
       node_.stub().UnpublishVolume(Node::Context(std::chrono::seconds(1)).get(), request, &response);
   EXPECT_EQ(early.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << early.error_message();
@@ -190,7 +190,7 @@ TEST_F(ConsumerNodeTest, WaitForAConsumerThatNobodyKnowsIsRefused) {
 
 TEST_F(ConsumerNodeTest, Fault19ProcessOfAnotherBootHasEnded) {
   Start();
-  // It lives on under its number, as a stranger would.
+  // A process with its number lives, as another one may after a reboot.
   const Sleeper process;
   const std::string volume = CreateVolume("v");
   v1::PublishVolumeRequest request = UseOf(volume, "web", process.pid());

@@ -1,4 +1,4 @@
-// berthd killed with SIGKILL, at rest and in the middle: what it tells afterwards is the truth, its plugins
+// berthd killed with SIGKILL, at rest and in the middle: what it reports afterwards is true, its plugins
 // were not touched, and repeating the request ends in the same state.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Volumes that files in volumes.d declare, on whole nodes: nobody calls for them.
+// Volumes that files in volumes.d declare, on whole nodes, without a caller.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ using testing::IsEmpty;
 
 class DeclaredNodeTest : public testing::Test {
  protected:
-  // A node with a directory volume, which nobody uses yet.
+  // A node with a directory volume that is not in use yet.
   std::string StartWithVolume(const std::vector<std::string>& arguments = {}) {
     node_.WriteHostpath(arguments);
     node_.Start();
@@ -157,7 +157,7 @@ TEST_F(DeclaredNodeTest, ChangedFileIsPublishedAnewAndAnUnchangedOneIsNot) {
   WaitPublished(volume);
   const std::string published_at = WaitPublished(other).publications(0).published_at().SerializeAsString();
   Declare("data", volume, "readonly = true\n");
-  Declare("other", other, "# a word\n");
+  Declare("other", other, "# a comment\n");
   EXPECT_THAT(Reload().volumes_changed(), ElementsAre("data.toml"));
   WaitVolume(volume, "published read-only", [](const v1::Volume& each) {
     return each.state() == v1::PUBLISHED && each.publications_size() == 1 && each.publications(0).readonly();
@@ -405,7 +405,7 @@ TEST_F(DeclaredPowerCutTest, Fault46WhereNothingPreventsItTheVolumeIsMountedAndT
   EXPECT_THAT(left->text(), HasSubstr("mount --bind " + node_.state_dir()));
 }
 
-// The plugin takes its time with the release, and other plugins come and go meanwhile, which wakes whoever
+// The plugin takes its time with the release, and other plugins come and go meanwhile, which wakes what
 // keeps declared volumes.
 TEST_F(DeclaredNodeTest, Fault45UnpublishedByHandItStaysReleasedUntilAReload) {
   FaultPlugin fault(node_);
@@ -538,7 +538,7 @@ TEST_F(DeclaredPathTest, Fault46AKillAndARebootLeaveOneMount) {
 TEST_F(DeclaredPathTest, FilesInTheWayAreNamedEverywhere) {
   const std::string volume = StartWithVolume();
   ASSERT_EQ(mkdir(path_.c_str(), 0755), 0);
-  std::ofstream(path_ + "/precious") << "somebody's" << std::flush;
+  std::ofstream(path_ + "/precious") << "other data" << std::flush;
   Declare("data", volume, PathLine());
   Reload();
   const auto names_them = AllOf(HasSubstr("precious"), HasSubstr("mv -T"));

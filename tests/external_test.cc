@@ -1,5 +1,5 @@
-// Plugins that somebody else runs, on a whole node: berth-hostpath launched by the test itself, and seeing
-// the tree of volumes at another place, as in a container.
+// Plugins that berthd does not launch, on a whole node: berth-hostpath launched by the test itself, and
+// seeing the tree of volumes at another place, as in a container.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ class ExternalTest : public testing::Test {
 
   [[nodiscard]] std::string Socket() const { return node_.dir() + "/theirs/csi.sock"; }
 
-  // `propagation`: in a mount namespace of its own, whose mounts have all become that.
+  // `propagation`: in its own mount namespace, where all mounts have this propagation.
   void Launch(unsigned long propagation = 0) {
     ASSERT_TRUE(mkdir((node_.dir() + "/theirs").c_str(), 0755) == 0 || errno == EEXIST);
     const std::string endpoint = "unix://" + Socket();

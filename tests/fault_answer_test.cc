@@ -1,4 +1,4 @@
-// Plugins whose answers are lies, errors, or no answers (FAULTS rows 10 to 13) as a whole node meets them.
+// Plugins that lie, answer errors, or do not answer (FAULTS rows 10 to 13) as a whole node meets them.
 // Each step's own cases: mounter/mounter_fault_test.cc. Answers that are none: fault_malformed_test.cc.
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -138,7 +138,7 @@ TEST_F(FaultAnswerTest, Fault12AMountFlagThatAnErrorQuotesIsToldNowhere) {
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(status.error_message(), Not(HasSubstr(kSecretInFlag)));
   const std::string shown = "mount -o uid=1000,password=****************** failed";
-  const v1::Volume waits = WaitVolume(volume, "its error is told", [&](const v1::Volume& known) {
+  const v1::Volume waits = WaitVolume(volume, "its error is reported", [&](const v1::Volume& known) {
     return known.last_error().find(shown) != std::string::npos;
   });
   EXPECT_THAT(waits.last_error(), Not(HasSubstr(kSecretInFlag)));
@@ -238,7 +238,7 @@ TEST_P(FaultDeadlineTest, Fault12AnRpcThatNeverAnswersEndsAtItsDeadlineAndIsRepe
   const auto ask = [&](seconds timeout) {
     return forward ? TryPublish(volume, "job", nullptr, timeout) : TryUnpublish(volume, "job", timeout);
   };
-  // The caller's deadline is the caller's own; who asks again joins the call that runs, and is told its end.
+  // A caller's deadline ends only its wait; a repeat joins the call that runs, and gets its result.
   EXPECT_EQ(ask(seconds(1)).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   ExpectWorks("other");
   const grpc::Status ended = ask(seconds(30));
@@ -321,7 +321,7 @@ INSTANTIATE_TEST_SUITE_P(Codes, FaultRefusalTest, testing::Values("ABORTED", "UN
                            return std::string(info.param);
                          });
 
-// A declared volume's attach is berthd's own call: nobody waits for it, so it is shown at once.
+// A declared volume's attach is berthd's own call: no caller waits for it, so it is shown at once.
 TEST_F(FaultAnswerTest, Fault13ResourceExhaustedFromAnAttachIsShownAtOnceAndTheNodeGoesOn) {
   node_.WriteHostpath();
   fault_.Write("", {"--attach"});
@@ -341,7 +341,7 @@ TEST_F(FaultAnswerTest, Fault13ResourceExhaustedFromAnAttachIsShownAtOnceAndTheN
   });
   EXPECT_LE(Calls("ControllerPublishVolume"), 3) << "no hot loop";
   EXPECT_EQ(Calls("NodeStageVolume"), 0);
-  // Somebody makes room.
+  // An operator makes room.
   fault_.Play();
   WaitVolume(volume, "published",
              [](const v1::Volume& v) { return v.state() == v1::PUBLISHED && !v.uncertain(); });

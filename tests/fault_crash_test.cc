@@ -1,4 +1,4 @@
-// berthd killed while a plugin is in the middle of each RPC, and pids that somebody else has by the time
+// berthd killed while a plugin is in the middle of each RPC, and pids that another process has by the time
 // berthd comes back (FAULTS rows 16 and 17). At each write of berthd's own: mounter/mounter_crash_test.cc; at
 // random moments: crash_test.cc.
 #include <fcntl.h>
@@ -24,7 +24,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A request whose caller does not live to see the answer.
+// A request of a caller that ends before the answer.
 class Orphaned {
  public:
   template <class Request>
@@ -108,7 +108,7 @@ TEST_P(FaultCrashInPublishTest, Fault16BerthdKilledInAPublishEndsInTheSameState)
   WaitReleased();
 }
 
-// Without secrets nobody has to ask again.
+// Without secrets no caller has to repeat it.
 TEST_P(FaultCrashInPublishTest, Fault16WhatNeedsNoSecretsIsRepeatedUnasked) {
   StartReady();
   const std::string volume = CreateVolume("v");
@@ -182,17 +182,17 @@ class FaultAwayTest : public FaultTest {
   }
 };
 
-// Some process of this machine that is none of Berth's: the plugin's own program, to be as like it as can be,
+// A process that is not Berth's: the plugin's own program, to be as like it as can be,
 // with a script and a history of its own. `pid`: the one that it is to have.
-class Stranger {
+class OtherProcess {
  public:
-  Stranger(const std::string& directory, pid_t pid) : history_(directory + "/stranger.history") {
-    const std::string script = directory + "/stranger.toml";
+  OtherProcess(const std::string& directory, pid_t pid) : history_(directory + "/other.history") {
+    const std::string script = directory + "/other.toml";
     std::ofstream(script) << "[[rule]]\nname = \"idle\"\nrpc = \"start\"\naction = \"hang\"\n";
-    const std::string socket = directory + "/stranger.sock";
-    const char* const argv[] = {BERTH_FAULT_PLUGIN, "--script",    script.c_str(),    "--history",
-                                history_.c_str(),   "--endpoint",  socket.c_str(),    "--node-id",
-                                "stranger",         "--state-dir", directory.c_str(), nullptr};
+    const std::string socket = directory + "/other.sock";
+    const char* const argv[] = {
+        BERTH_FAULT_PLUGIN, "--script",  script.c_str(), "--history",   history_.c_str(),  "--endpoint",
+        socket.c_str(),     "--node-id", "other",        "--state-dir", directory.c_str(), nullptr};
     clone_args arguments{};
     arguments.exit_signal = SIGCHLD;
     if (pid > 0) {
@@ -206,13 +206,13 @@ class Stranger {
     }
     error_ = errno;
   }
-  ~Stranger() {
+  ~OtherProcess() {
     if (pid_ <= 0) return;
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  Stranger(const Stranger&) = delete;
-  Stranger& operator=(const Stranger&) = delete;
+  OtherProcess(const OtherProcess&) = delete;
+  OtherProcess& operator=(const OtherProcess&) = delete;
 
   [[nodiscard]] pid_t pid() const { return pid_; }
   [[nodiscard]] int error() const { return error_; }
@@ -239,25 +239,25 @@ TEST_F(FaultAwayTest, Fault17ARecordThatNamesAStrangersPidIsNotBelieved) {
   const std::string volume = CreateVolume("v");
   Publish(volume, "job");
   EndBoth();
-  const Stranger stranger(node_.dir(), 0);
-  ASSERT_GT(stranger.pid(), 0);
-  WaitFor("the stranger runs", [&] { return stranger.History().find("idle") != std::string::npos; });
+  const OtherProcess other(node_.dir(), 0);
+  ASSERT_GT(other.pid(), 0);
+  WaitFor("the other process runs", [&] { return other.History().find("idle") != std::string::npos; });
   std::ostringstream record;
   {
     std::ifstream in(RunToml());
     for (std::string line; std::getline(in, line);) {
-      record << (line.starts_with("pid ") ? "pid = " + std::to_string(stranger.pid()) : line) << "\n";
+      record << (line.starts_with("pid ") ? "pid = " + std::to_string(other.pid()) : line) << "\n";
     }
   }
   std::ofstream(RunToml()) << record.str();
-  ASSERT_THAT(record.str(), HasSubstr(std::to_string(stranger.pid())));
+  ASSERT_THAT(record.str(), HasSubstr(std::to_string(other.pid())));
 
   node_.Start();
-  EXPECT_NE(node_.WaitReady(fault_.id()).pid(), stranger.pid());
-  stranger.ExpectUntouched();
+  EXPECT_NE(node_.WaitReady(fault_.id()).pid(), other.pid());
+  other.ExpectUntouched();
   Unpublish(volume, "job");
   EXPECT_TRUE(StopPlugin(fault_.id()).ok());
-  stranger.ExpectUntouched();
+  other.ExpectUntouched();
 }
 
 TEST_F(FaultAwayTest, Fault17APidThatTheKernelGaveToAStrangerIsNeitherSignalledNorAdopted) {
@@ -265,17 +265,17 @@ TEST_F(FaultAwayTest, Fault17APidThatTheKernelGaveToAStrangerIsNeitherSignalledN
   const std::string volume = CreateVolume("v");
   Publish(volume, "job");
   const pid_t plugin = EndBoth();
-  const Stranger stranger(node_.dir(), plugin);
-  if (stranger.pid() < 0 && stranger.error() == EPERM) GTEST_SKIP() << "NO RIGHT HERE TO CHOOSE A PID";
-  ASSERT_EQ(stranger.pid(), plugin) << strerror(stranger.error());
-  WaitFor("the stranger runs", [&] { return stranger.History().find("idle") != std::string::npos; });
+  const OtherProcess other(node_.dir(), plugin);
+  if (other.pid() < 0 && other.error() == EPERM) GTEST_SKIP() << "NO RIGHT HERE TO CHOOSE A PID";
+  ASSERT_EQ(other.pid(), plugin) << strerror(other.error());
+  WaitFor("the other process runs", [&] { return other.History().find("idle") != std::string::npos; });
   node_.Start();
   EXPECT_NE(node_.WaitReady(fault_.id()).pid(), plugin);
   WaitEvent("plugin.not_adopted");
-  stranger.ExpectUntouched();
+  other.ExpectUntouched();
   Unpublish(volume, "job");
   EXPECT_TRUE(StopPlugin(fault_.id()).ok());
-  stranger.ExpectUntouched();
+  other.ExpectUntouched();
 }
 
 TEST_F(FaultAwayTest, Fault16APluginThatIsJustStartingIsTakenBack) {

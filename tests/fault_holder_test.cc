@@ -1,4 +1,4 @@
-// Volumes that somebody uses in another mount namespace, or through the raw device, when they are unpublished
+// Volumes in use in another mount namespace, or through the raw device, when they are unpublished
 // (FAULTS row 37), on a whole node with berth-hostpath: real disks, real containers' mount namespaces.
 #include <fcntl.h>
 #include <fmt/format.h>

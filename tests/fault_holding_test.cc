@@ -1,5 +1,5 @@
-// Every way to have a volume against every way to let go of it, drawn at random from a seed (FAULTS rows 37,
-// 47 and 49): whole nodes with berth-hostpath, real processes, mounts and disks. While somebody has a volume
+// Every way to have a volume against every way to release it, drawn at random from a seed (FAULTS rows 37,
+// 47 and 49): whole nodes with berth-hostpath, real processes, mounts and disks. While a volume has a holder
 // it is shown, not deleted, not detached and no sole writer's, also for the next berthd; afterwards it is
 // released by itself.
 //
@@ -45,7 +45,7 @@ using std::chrono::seconds;
 
 constexpr unsigned kRounds = kAddressSanitizer ? 5 : 10;
 
-constexpr unsigned kAtOnce = 5;  // volumes whose lease runs out together
+constexpr unsigned kAtOnce = 5;  // volumes of a lease that runs out
 
 unsigned FromEnvironment(const char* name, unsigned otherwise) {
   const char* text = std::getenv(name);
@@ -109,7 +109,7 @@ struct Way {
 std::unique_ptr<Grip> KeptNamespace(const Place& place) {
   const std::string kept = place.scratch + "/ns";
   bool bound = MakeFile(kept);
-  // One whose number is lower than ours cannot be mounted here, and numbers are given out by each CPU.
+  // One with a lower number than ours cannot be mounted here, and each CPU gives out its own numbers.
   for (int i = 0; bound; ++i) {
     const Holder made([] { return Unshared(MS_PRIVATE); });
     if (Bind(fmt::format("/proc/{}/ns/mnt", made.pid()), kept)) break;
@@ -238,7 +238,7 @@ Place PlaceAt(const Node& node, Kind kind, const std::string& target, const std:
   return place;
 }
 
-// How it is let go of.
+// How it is released.
 enum class Release : uint8_t { kUnpublish, kLazy, kForce };
 
 class FaultHoldingTest : public testing::TestWithParam<bool> {
@@ -408,7 +408,7 @@ TEST_P(FaultHoldingTest, Fault47WhateverHasADeclaredVolumeItIsDetachedOnlyAfterw
     ASSERT_EQ(unlink(file.c_str()), 0);
     node_.Reload();
     if (grip != nullptr) {
-      WaitFor("its holder is told", [&] {
+      WaitFor("its holder to be named", [&] {
         const auto shown = PrintableName(volume);
         return !shown.has_value() || !shown->last_error().empty();
       });
@@ -429,7 +429,7 @@ class FaultLeaseHoldingTest : public SchedulerTest {
     std::string volume;
     std::unique_ptr<Grip> grip;
   };
-  // What the node has told of the volume's release.
+  // What the node has reported of the volume's release.
   static const v1::ForcedRelease* Told(const TestScheduler::Node& node, const std::string& volume) {
     for (const auto& [number, forced_release] : node.forced_release) {
       if (forced_release.volume_id() == volume) return &forced_release;
@@ -461,20 +461,20 @@ TEST_F(FaultLeaseHoldingTest, Fault47WhateverHasAVolumeOfALeaseThatRanOutItIsTol
     SCOPED_TRACE(fmt::format("BERTH_HOLDER_SEED={}: {}", seed + round, drawn));
     GoAway();
     for (const Held& held : all) {
-      WaitFor("the volume to be released, or to be told why not", [&] {
+      WaitFor("the volume to be released, or the reason why not", [&] {
         const auto shown = VolumeOf(held.volume);
         return !shown.has_value() || (held.grip != nullptr && !shown->last_error().empty());
       });
     }
     ComeBack();
-    scheduler_->WaitNode(kNode, "its word on each volume", [&](const TestScheduler::Node& node) {
+    scheduler_->WaitNode(kNode, "what it says of each volume", [&](const TestScheduler::Node& node) {
       return node.synced && node.state.lease() == v1::LEASE_VALID &&
              std::ranges::all_of(all, [&](const Held& held) { return Told(node, held.volume) != nullptr; });
     });
     for (Held& held : all) {
       EXPECT_EQ(VolumeOf(held.volume).has_value(), held.grip != nullptr) << held.volume;
       const TestScheduler::Node known =
-          scheduler_->WaitNode(kNode, "a word", [](const auto&) { return true; });
+          scheduler_->WaitNode(kNode, "any report", [](const auto&) { return true; });
       if (held.grip != nullptr) EXPECT_NE(Told(known, held.volume)->progress(), v1::ForcedRelease::RELEASED);
       held.grip.reset();
     }

@@ -239,7 +239,7 @@ TEST_F(FaultMemoryTest, Fault43WithoutAnInotifyInstancePluginsStartAndComeBack) 
   EXPECT_THAT(node_.log(), HasSubstr("fs.inotify.max_user_instances"));
 }
 
-// A publication whose root is to be given another mode needs a helper process.
+// A publication that gives its root another mode needs a helper process.
 TEST_F(FaultMemoryTest, Fault29NoMemoryForAHelperIsAnErrorAndNothingIsHalfDone) {
   StartReady();
   const std::string volume = CreateVolume("v");
@@ -271,7 +271,7 @@ TEST_F(FaultMemoryTest, Fault29NoMemoryForAPluginIsToldAndTriedAgain) {
   const std::string target = Publish(volume, "job");
   host_.FailLaunches();
   ASSERT_EQ(kill(Get().pid(), SIGKILL), 0);
-  const v1::Plugin away = Wait("told why it is not there", [](const v1::Plugin& plugin) {
+  const v1::Plugin away = Wait("the reason why it is not there", [](const v1::Plugin& plugin) {
     return plugin.reason().find("Cannot allocate memory") != std::string::npos;
   });
   EXPECT_FALSE(away.alive());

@@ -1,4 +1,4 @@
-// What stands in the way at a socket's path, and plugins that come back as somebody else (FAULTS rows 8 and
+// What stands in the way at a socket's path, and plugins that come back as another driver (FAULTS rows 8 and
 // 9).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ class FaultIdentityTest : public FaultTest {
 
 TEST_F(FaultIdentityTest, Fault08AStaleSocketIsCleaned) {
   MakeSocketDir();
-  close(Bind());  // Bound, and nobody listens any more.
+  close(Bind());  // bound, and not listening any more
   StartReady();
   ExpectWorks("v");
 }
@@ -75,7 +75,7 @@ TEST_F(FaultIdentityTest, Fault08ASocketThatSomebodyElseServesIsNotTakenForThePl
   ASSERT_EQ(listen(fd, 1), 0);
   EXPECT_EQ(StartReady().fingerprint().driver_name(), "fault.berth.dev");
   pollfd wait{.fd = fd, .events = POLLIN, .revents = 0};
-  EXPECT_EQ(poll(&wait, 1, 0), 0) << "nobody has called the stranger";
+  EXPECT_EQ(poll(&wait, 1, 0), 0) << "the other server was not called";
   close(fd);
   ExpectWorks("v");
 }

@@ -67,7 +67,7 @@ class FaultFuseTest : public FaultKernelTest {
     fuse_.reset();  // What is dead cannot be looked through for secrets.
     FaultKernelTest::TearDown();
   }
-  // A volume whose data lie on a FUSE file system, in use.
+  // A volume on a FUSE file system, in use.
   void PublishFuse(const std::string& sections = "") {
     StartReady(sections);
     volume_ = CreateVolume("fuse");
@@ -116,7 +116,7 @@ TEST_F(FaultFuseTest, Fault24AHungFileSystemCostsOnlyItsOwnVolume) {
   EXPECT_EQ(MountsAt(target_), 0);
 }
 
-// A name that somebody chose, on the same kind of file system.
+// A chosen name, on the same kind of file system.
 TEST_F(FaultFuseTest, Fault54APluginsCommandThatHangsHarmsItsPluginAlone) {
   StartReady();
   volume_ = CreateVolume("fuse");
@@ -231,7 +231,7 @@ class FaultHungPluginTest : public FaultFuseTest, public testing::WithParamInter
                              volume->state() != v1::STAGED);
         },
         seconds(30));
-    // What was detached may live on, in a process that waits for an answer.
+    // What was detached may still be in use, by a process that waits for an answer.
     if (Lazy()) fuse_->Resume();
     WaitReleased(volume_);
     EXPECT_EQ(MountsAt(target_), 0);
@@ -466,7 +466,7 @@ TEST_F(FaultBusyTest, Fault25OnlyAnOperatorsWordDetachesIt) {
 
 // --- 26: others' hands -----------------------------------------------------------------------------------
 
-// Nothing is polled meanwhile: what is noticed, the kernel has told.
+// Nothing is polled meanwhile: the kernel reports what is noticed.
 class FaultMeddlerTest : public FaultKernelTest {
  protected:
   FaultMeddlerTest() : FaultKernelTest("0s") {}

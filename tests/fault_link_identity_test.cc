@@ -50,7 +50,7 @@ class FaultLinkIdentityTest : public LinkTest {
   }
 };
 
-// --- Row 35: whom the node does not believe
+// --- Row 35: schedulers that the node does not believe
 // -----------------------------------------------------------------
 
 TEST_F(FaultLinkIdentityTest, Fault35ASchedulerOfAnotherNameIsRefusedAndToldOnce) {
@@ -114,7 +114,7 @@ TEST_F(FaultLinkIdentityTest, Fault35FilesThatDoNotDoAreNamedOnceAndTakenWhenThe
   StartRefused();
   WaitLinkError("node.key");
   ExpectServed("meanwhile");
-  EXPECT_EQ(proxy().accepted(), 0U);  // Nobody is told anything.
+  EXPECT_EQ(proxy().accepted(), 0U);  // no connection at all
   ASSERT_EQ(chmod(TlsFile("node.key").c_str(), 0600), 0);
   WaitLinked();
   EXPECT_EQ(Events("scheduler.refused").size(), 1U);
@@ -132,7 +132,7 @@ TEST_F(FaultLinkIdentityTest, Fault35ASchedulerThatIsRevokedIsLeftAndItsVolumesS
   const std::string target = PublishFromAfar(volume);
   WriteCrl(ca_.Crl({certificate.serial}));
   WaitLinkError("certificate revoked");
-  WaitFor("the refusal to be told", [this] { return !Events("scheduler.refused").empty(); });
+  WaitFor("the refusal to be reported", [this] { return !Events("scheduler.refused").empty(); });
   EXPECT_EQ(Events("scheduler.lost").size(), 1U);
   EXPECT_EQ(Events("scheduler.refused").size(), 1U);
   EXPECT_EQ(MountsAt(target), 1);
@@ -153,7 +153,7 @@ class FaultLinkClockTest : public LinkTest {
 
   // Berthd's wall clock alone.
   void Jump(hours by) { host_.ShiftWallClock(by); }
-  // What berthd takes the time to be, told by an event that it makes now.
+  // The time on berthd's clock, from an event that it makes now.
   std::chrono::system_clock::time_point Now() {
     const std::vector<v1::Event> events = Events();
     return std::chrono::system_clock::from_time_t(events.back().time().seconds());
@@ -185,7 +185,7 @@ TEST_F(FaultLinkClockTest, Fault35ALinkEndsWithItsCertificateAlsoWhileTheFilesCa
                        [&](const TestScheduler::Node& node) { return node.heartbeats >= heartbeats + 5; });
   EXPECT_EQ(Events("scheduler.lost").size(), 0U);
   Jump(hours(2));
-  WaitFor("the loss to be told", [this] { return !Events("scheduler.lost").empty(); });
+  WaitFor("the loss to be reported", [this] { return !Events("scheduler.lost").empty(); });
   EXPECT_THAT(Events("scheduler.lost").front().message(), HasSubstr("has run out since the link was made"));
   WriteNodeFiles(NodeCertificate());
   WaitLinked(2);

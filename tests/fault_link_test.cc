@@ -77,7 +77,7 @@ TEST_F(FaultLinkTest, Fault30ALinkThatIsCutComesBackAndWhatWasAskedMeanwhileIsDo
   ExpectDone(id);
   EXPECT_EQ(Calls("NodePublishVolume", volume), 1);
   EXPECT_EQ(Calls("NodePublishVolume", other), 1);
-  // It went on where the scheduler stood, and was told once.
+  // It went on where the scheduler stood, and was reported once.
   EXPECT_EQ(WaitLinked(2).full, full);
   EXPECT_EQ(Events("scheduler.lost").size(), 1U);
   EXPECT_EQ(Events("scheduler.connected").size(), 2U);
@@ -89,7 +89,7 @@ TEST_F(FaultLinkTest, Fault30ASlowLinkStandsAndDoesNothingTwice) {
   proxy().Delay(Way::kDown, milliseconds(300));
   const std::string volume = CreateVolume("slow");
   const std::string target = PublishFromAfar(volume);
-  ExpectServed("beside");
+  ExpectServed("meanwhile");
   const uint64_t heartbeats = Told().heartbeats;
   scheduler().WaitNode(kNode, "more heartbeats",
                        [&](const TestScheduler::Node& node) { return node.heartbeats >= heartbeats + 5; });
@@ -166,7 +166,7 @@ TEST_F(FaultLinkTest, Fault30AThousandChangesWhileTheSchedulerIsAwayCostNoMemory
   v1::PublishVolumeRequest use;
   use.set_plugin_id("hostpath");
   use.set_volume_id(node_.CreateVolume(creation));
-  // They stay, and make each word about the volume a long one: a node that kept every word would show it.
+  // They stay, and make each report of the volume a long one: a node that kept every report would show it.
   constexpr int kStanding = 40;
   for (int i = 0; i < kStanding; ++i) {
     use.set_consumer(std::to_string(i) + std::string(900, 'c'));
@@ -224,7 +224,7 @@ TEST_F(FaultLinkTest, Fault30ASchedulerThatHasLostItsMemoryIsToldEverything) {
 // --- Row 36: garbage and floods from where the scheduler should be
 // -------------------------------------------
 
-// A server for raw bytes, on a thread. `serve` has each connection in turn, and ends once it is told to.
+// A server for raw bytes, on a thread. `serve` has each connection in turn, and ends when asked to.
 class RawServer {
  public:
   using Ends = std::atomic<bool>;
@@ -291,7 +291,7 @@ TEST_F(FaultLinkTest, Fault36WhatIsNoSchedulerIsLeftForOneThatIs) {
   EXPECT_EQ(Link().address(), SchedulerAddress());
   EXPECT_GE(polite.accepted(), 1U);
   EXPECT_GE(loud.accepted(), 1U);
-  ExpectServed("beside");
+  ExpectServed("meanwhile");
 }
 
 TEST_F(FaultLinkTest, Fault36AHandshakeThatComesByteByByteHoldsUpNobodyElse) {
@@ -341,7 +341,7 @@ TEST_F(FaultLinkTest, Fault36GarbageFromWhoHasTheRightCertificateIsLeft) {
   StartLinked({loud.address(), SchedulerAddress()});
   EXPECT_GE(loud.accepted(), 1U);
   EXPECT_EQ(Link().address(), SchedulerAddress());
-  ExpectServed("beside");
+  ExpectServed("meanwhile");
 }
 
 // A scheduler that says what none should: something else on each stream.
@@ -430,7 +430,7 @@ TEST_F(FaultLinkTest, Fault36ASchedulerThatBreaksTheRulesIsLeft) {
   EXPECT_THAT(told, HasSubstr("first message is not Welcome"));
   EXPECT_THAT(told, HasSubstr("said Welcome twice"));
   EXPECT_THAT(told, HasSubstr("message larger than max"));
-  ExpectServed("beside");
+  ExpectServed("meanwhile");
 }
 
 TEST_F(FaultLinkTest, Fault36AMessageThatIsTooLongEndsTheLinkAndNothingElse) {
@@ -452,7 +452,7 @@ TEST_F(FaultLinkTest, Fault36MessagesThatTheNodeDoesNotKnowAreIgnoredHoweverMany
   const std::string volume = CreateVolume("behind");
   PublishFromAfar(volume);
   UnpublishFromAfar(volume);
-  ExpectServed("beside");
+  ExpectServed("meanwhile");
   EXPECT_EQ(Told().streams, 1U);
   EXPECT_LT(PeakGrowth(memory), kFloodLimit);
 }
@@ -467,7 +467,7 @@ TEST_F(FaultLinkTest, Fault36MoreOperationsThanThereMayBeAreRefusedAndHoldUpNobo
   v1::Operation& operation = *message.mutable_operation();
   operation.set_lease_epoch(1);
   operation.mutable_explain()->set_plugin_id("fault");
-  operation.mutable_explain()->set_volume_id("nobody's");
+  operation.mutable_explain()->set_volume_id("unknown");
   Pad(operation, 8 << 10);  // Of all together there is more than the node may hold.
   for (uint64_t id = 1; id <= kOperations; ++id) {
     operation.set_id(id);

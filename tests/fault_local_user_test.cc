@@ -19,7 +19,7 @@
 namespace berth {
 namespace {
 
-// Numbers of users and groups that nobody has here.
+// Numbers of users and groups that do not exist here.
 constexpr uid_t kStranger = 64'998;
 constexpr uid_t kNamed = 64'997;
 constexpr gid_t kNamedGroup = 64'996;

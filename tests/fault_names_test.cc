@@ -1,5 +1,5 @@
-// FAULTS row 58: somebody deletes a plugin's socket, or berthd's own, or unmounts the tree of volumes. It is
-// noticed, said, and put right.
+// FAULTS row 58: a plugin's socket, or berthd's own, is deleted, or the tree of volumes is unmounted. It is
+// noticed, reported, and put right.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>

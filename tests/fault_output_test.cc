@@ -13,7 +13,7 @@
 namespace berth {
 namespace {
 
-// It keeps what was freed, up to its quarantine's size, and a good deal beside it.
+// It keeps what was freed, up to its quarantine's size, and much more.
 constexpr int64_t kMostMemory = (kAddressSanitizer ? 512 : 48) * kMiB;
 
 class FaultOutputTest : public FaultTest {

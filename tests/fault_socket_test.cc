@@ -209,7 +209,7 @@ TEST_F(FaultSocketTest, Fault36PeersThatSpeakByteByByteAndNeverFinishHoldUpNobod
   StartWithReaders();
   ExpectServed("before");
   const int64_t before = PeakBytes(BerthdPid());
-  // Headers that are begun, and of which a byte comes now and then.
+  // Headers that are begun, and then come byte by byte.
   std::string said = kPreface + Frame(kSettings, 0, 0, "") + FrameHeader(16'000, kHeaders, 0, 1);
   said += std::string(20, '\0');
   std::array<UniqueFd, 32> slow;
@@ -218,7 +218,7 @@ TEST_F(FaultSocketTest, Fault36PeersThatSpeakByteByByteAndNeverFinishHoldUpNobod
     for (const UniqueFd& peer : slow) {
       ASSERT_EQ(send(peer.get(), &said[i], 1, MSG_NOSIGNAL), 1) << "byte " << i;
     }
-    if (i % 16 == 0) ExpectServed(fmt::format("beside-{}", i));
+    if (i % 16 == 0) ExpectServed(fmt::format("others-{}", i));
   }
   ExpectServed("afterwards");
   EXPECT_LT(PeakBytes(BerthdPid()) - before, kMostGrowth);
@@ -239,7 +239,7 @@ struct Garbage {
   const char* name;
   std::string first;
   std::string again;
-  // gRPC 1.51 takes memory and time without a limit for a block of headers that never ends. Whoever may
+  // gRPC 1.51 takes memory and time without a limit for a block of headers that never ends. A user who may
   // connect can do this; root is answered meanwhile, and everything goes on afterwards.
   bool bounded = true;
 };
@@ -387,10 +387,10 @@ TEST_F(FaultSocketTest, Fault36AsManySilentPeersAsThereMayBeLeaveRoomForOthersAn
     return count;
   };
   EXPECT_EQ(crowd(kNobody, 100), kOfOne);
-  ExpectServed("beside-one");
+  ExpectServed("others-one");
   for (uid_t uid = kNobody - 1; uid > kNobody - 5; --uid) crowd(uid, 100);
   EXPECT_THAT(silent.size(), AllOf(Ge(kOfAll - 8), Le(kOfAll)));
-  ExpectServed("beside-all");
+  ExpectServed("others-all");
   EXPECT_LT(PeakBytes(berthd) - before, kMostGrowth);
   EXPECT_THAT(LogLines("connection closed"), SizeIs(AllOf(Ge(1U), Le(5U))));
   silent.clear();

@@ -207,7 +207,7 @@ class FaultDamageTest : public FaultStateTest {
     for (const auto& entry : std::filesystem::directory_iterator(node_.state_dir())) {
       set_aside = set_aside || entry.path().filename().string().starts_with("journal.db.corrupt-");
     }
-    EXPECT_TRUE(set_aside) << "it is kept for whoever wants to look at it";
+    EXPECT_TRUE(set_aside) << "it is kept for a person to look at";
     const std::optional<v1::Volume> shown = VolumeOf(volume);
     ASSERT_TRUE(shown.has_value()) << "from its identity file and the kernel";
     EXPECT_EQ(shown->plugin_id(), fault_.id());
@@ -314,8 +314,8 @@ TEST_F(FaultFullDiskTest, Fault22ADeclaredVolumeThatIsAttachedLeaves) {
   FillUp(notes + "/filler");
   ASSERT_EQ(unlink(declaration.c_str()), 0);
   node_.Reload();
-  WaitFor("nothing to be owed any more", [&] { return Node::Tree(notes).size() == 1; });
-  // The note goes first: a berthd that ends in between owes nothing.
+  WaitFor("its note to go", [&] { return Node::Tree(notes).size() == 1; });
+  // The note goes first: a berthd that ends in between has nothing left to do.
   WaitFor("the volume to be shown no more", [&] { return !VolumeOf(volume).has_value(); });
   // Only one that is attached nowhere may be deleted.
   node_.DeleteVolume(volume);

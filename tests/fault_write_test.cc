@@ -56,7 +56,7 @@ TEST_F(FaultWriteTest, Fault16BerthdKilledAtEveryWriteOfItsJournalEndsInTheSameS
     node_.Kill();
     node_.Start();
     node_.WaitReady(fault_.id());
-    // Whoever asked got no answer, and asks again.
+    // The caller got no answer, and asks again.
     std::string target;
     if (!published.ok()) {
       target = Publish(volume, "job");

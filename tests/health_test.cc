@@ -63,7 +63,7 @@ TEST_F(HealthTest, AFailedPluginIsSaidByStatusDoctorAndHealth) {
     const Ended well = Ctl(command);
     EXPECT_EQ(well.exit_code, 0) << command << ": " << well.said;
   }
-  EXPECT_EQ(Check().exit_code, 0) << "beside a berthd that runs";
+  EXPECT_EQ(Check().exit_code, 0) << "while berthd runs";
 
   node_.WritePlugin("bad", "kind = \"node\"\ncolour = 3\n");
   const Ended checked = Check();
@@ -175,7 +175,7 @@ TEST_F(HealthTest, AReloadDoesNotTakeAPluginThatCanDoLessWhileAVolumeIsHeld) {
   EXPECT_THAT(node_.Problems(), Contains(AllOf(HasSubstr("is not applied"), HasSubstr("accept-changes"))));
   EXPECT_EQ(Ctl("status").exit_code, 4);
 
-  // An operator may take it all the same; and without volumes nothing depends on it.
+  // An operator may use it nevertheless; and without volumes nothing depends on it.
   const Ended accepted = Ctl("plugin swap fault --accept-changes");
   EXPECT_EQ(accepted.exit_code, 0) << accepted.said;
   EXPECT_THAT(node_.Plugin("fault").fingerprint().node_capabilities(), Not(Contains("STAGE_UNSTAGE_VOLUME")));

@@ -259,12 +259,12 @@ TEST_F(NodeTest, Fault08AForeignFileAtTheSocketPathIsAClearError) {
   for (const std::string& path : {node_.runtime_dir(), node_.runtime_dir() + "/plugins", directory}) {
     ASSERT_EQ(mkdir(path.c_str(), 0755), 0) << path;
   }
-  Write(directory + "/csi.sock", "somebody's notes");
+  Write(directory + "/csi.sock", "another program's notes");
   node_.Start();
   const v1::Plugin plugin = node_.WaitPlugin(
       "hostpath", "not started", [](const v1::Plugin& p) { return !p.alive() && !p.reason().empty(); });
   EXPECT_THAT(plugin.reason(), HasSubstr("csi.sock"));
-  EXPECT_EQ(ReadText(directory + "/csi.sock"), "somebody's notes");
+  EXPECT_EQ(ReadText(directory + "/csi.sock"), "another program's notes");
 }
 
 TEST_F(NodeTest, TwoNodesLiveOnOneMachine) {

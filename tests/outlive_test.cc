@@ -65,7 +65,7 @@ bool IsMount(const std::string& path) {
          (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
-// What a thread is told to end by.
+// How a thread is asked to end.
 class Stop {
  public:
   void Now() {
@@ -73,7 +73,7 @@ class Stop {
     stopped_ = true;
     changed_.notify_all();
   }
-  // Waits so long, or until told; true: told.
+  // Waits so long, or until asked to end; true: asked.
   bool Wait(milliseconds bound) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, bound, [this] { return stopped_; });
@@ -275,7 +275,7 @@ void Follow(LogReader& reader, const std::string& socket, Stop& stop) {
   }
 }
 
-// Reads those of several plugins in turn.
+// Reads several plugins' logs in turn.
 void Sweep(std::vector<LogReader>& readers, const std::string& socket, Stop& stop) {
   const auto stub = Connect(socket);
   while (!stop.told()) {

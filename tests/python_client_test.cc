@@ -21,7 +21,7 @@ TEST(PythonClientTest, ManyCallsAndALongWatchAreServedWithoutACut) {
   node.WriteHostpath();
   node.Start();
   node.WaitReady("hostpath");
-  // For nobody's way to the socket.
+  // So that the user nobody reaches the socket.
   for (const std::string& directory : {node.dir(), node.runtime_dir()}) {
     ASSERT_EQ(chmod(directory.c_str(), 0755), 0) << directory;
   }

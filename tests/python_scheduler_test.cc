@@ -39,7 +39,7 @@ class Talk {
   Talk(std::vector<std::string> command, const std::string& error_path) {
     int in[2];
     int out[2];
-    // A socket, since whoever writes to it can do without SIGPIPE.
+    // A socket, since its writer can do without SIGPIPE.
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in) != 0 || pipe2(out, O_CLOEXEC) != 0) {
       throw std::runtime_error("socketpair, pipe2");
     }
@@ -272,7 +272,7 @@ TEST_F(PythonSchedulerTest, IsKilledInTheMiddleAndTheNextOneReleasesWhatItLeft) 
   FinishOnSecond(on_a);
 }
 
-// It is asked while nobody listens, and does what it was asked once it is back.
+// It is asked while no scheduler listens, and does what it was asked once it is back.
 TEST_F(PythonSchedulerTest, GoesOnWithANodeWhoseBerthdWasKilled) {
   StartScheduler();
   StartNodes();
@@ -312,7 +312,7 @@ TEST_F(PythonSchedulerTest, GoesOnOverANewStreamWhileTheOldOneHangs) {
   FinishOnSecond(on_a);
 }
 
-// Its machine may have lost its power: nobody ends its stream.
+// Its machine may have lost its power: no one ends its stream.
 TEST_F(PythonSchedulerTest, GivesTheNameOfANodeThatIsSilentToTheOneThatTakesItsPlace) {
   StartScheduler();
   StartNodes();

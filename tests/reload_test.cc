@@ -1,4 +1,4 @@
-// A running node whose files change, and what berthd tells the service manager.
+// A running node when its files change, and what berthd reports to the service manager.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ fingerprint_interval = "1h"
       return message.find(word) != std::string::npos;
     }));
   }
-  // The same process under the same number, not probed anew.
+  // The same process under the same number, not probed from the beginning.
   static void ExpectUntouched(const v1::Plugin& before, const v1::Plugin& after) {
     EXPECT_EQ(before.pid(), after.pid());
     EXPECT_EQ(before.instance(), after.instance());
@@ -79,7 +79,7 @@ TEST_F(ReloadTest, Fault43ServiceManagerThatReadsNothingStopsNothing) {
   node_.Stop();
 }
 
-// A copy of a plugin's file with the same id and another state directory, whose name sorts first.
+// A copy of a plugin's file with the same id and another state directory, under a name that sorts first.
 TEST_F(ReloadTest, ACopyOfAPluginsFileDoesNotTakeThePluginOver) {
   Write("hostpath");
   node_.Start();
@@ -123,7 +123,7 @@ TEST_F(ReloadTest, ACopyOfAPluginsFileDoesNotTakeThePluginOver) {
     publish.set_consumer("job");
     node_.Publish(publish);
     node_.Unpublish(volume, "job");
-    // Nothing says any more whose volumes they are.
+    // Nothing says any more which plugin has these volumes.
     ASSERT_EQ(unlink((node_.state_dir() + "/plugin-files.toml").c_str()), 0);
   }
   const Reboot again(node_);
@@ -249,7 +249,7 @@ TEST_F(ReloadTest, SettingsAreTakenOverWhereTheyCanBe) {
 TEST_F(ReloadTest, TheSocketForClaimsComesAndGoesWithItsGroup) {
   const std::string claim = node_.runtime_dir() + "/claim.sock";
   node_.Start();
-  EXPECT_NE(access(claim.c_str(), F_OK), 0) << "there is none by default";
+  EXPECT_NE(access(claim.c_str(), F_OK), 0) << "by default it does not exist";
   node_.WriteBerthdToml("[access]\nclaim_group = 4243\n");
   node_.Reload();
   struct stat file{};

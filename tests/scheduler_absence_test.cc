@@ -39,7 +39,7 @@ class SchedulerAbsenceTest : public SchedulerTest {
   // What waits would have been begun by now: the plugin serves others, and the lease has run out.
   void AwaitNothing() {
     node_.WaitReady("fault");
-    ExpectWorks("somebody-elses");
+    ExpectWorks("another-volume");
     WaitFor("the lease to run out", [this] {
       v1::GetStatusResponse status;
       EXPECT_TRUE(node_.stub().GetStatus(Node::Context().get(), {}, &status).ok());
@@ -60,13 +60,13 @@ class SchedulerAbsenceTest : public SchedulerTest {
     const int64_t calls = Calls("NodePublishVolume", volume);
     ComeBack();
     scheduler_->WaitNode(
-        kNode, "a lease, and the volume to be told as blocked", [&](const TestScheduler::Node& node) {
+        kNode, "a lease, and the volume to be reported as blocked", [&](const TestScheduler::Node& node) {
           const auto told = node.volumes.find({"fault", volume});
           return node.synced && node.state.lease() == v1::LEASE_VALID && told != node.volumes.end() &&
                  !told->second.publications(0).blocked().empty();
         });
     node_.WaitReady("fault");
-    ExpectWorks("somebody-elses-" + std::to_string(++others_));
+    ExpectWorks("another-volume-" + std::to_string(++others_));
     EXPECT_EQ(MountsAt(VolumeOf(volume)->publications(0).target_path()), 0);
     EXPECT_EQ(Calls("NodePublishVolume", volume), calls);
   }

@@ -52,7 +52,7 @@ class SchedulerClaimTest : public SchedulerTest {
     return fmt::format("env BERTH_RUNTIME_DIR={} {} --timeout 50s {}", node_.runtime_dir(),
                        node_.CommandAs(uid, BERTHCTL), words);
   }
-  // Runs beside the test, to its end.
+  // Runs during the test, to its end.
   [[nodiscard]] std::future<Ended> Claim(uid_t uid) const {
     return std::async(std::launch::async, RunShell,
                       Berthctl(uid, "volume claim jobs/data --consumer web --fs ext4 --replace old --wait"));

@@ -115,7 +115,7 @@ TEST_F(SchedulerLinkTest, Fault30ANodeThatLosesItsLeaseLetsGoWhereItsOperatorSay
   publish.mutable_publish()->mutable_request()->mutable_life()->set_pid(consumer);
   const v1::OperationResult published = scheduler_->Run(kNode, publish);
   ASSERT_EQ(published.outcome(), v1::OUTCOME_DONE) << published.message();
-  // Nobody is told while the scheduler is away, and it happens all the same.
+  // It happens while the scheduler is away, too.
   scheduler_->Refuse(grpc::Status(grpc::StatusCode::UNAVAILABLE, "away"));
   scheduler_->Cut();
   int status = 0;
@@ -125,7 +125,7 @@ TEST_F(SchedulerLinkTest, Fault30ANodeThatLosesItsLeaseLetsGoWhereItsOperatorSay
   EXPECT_EQ(MountsAt(published.publish().target_path()), 0);
   scheduler_->Refuse(std::nullopt);
   const TestScheduler::Node node =
-      scheduler_->WaitNode(kNode, "the node's word", [](const TestScheduler::Node& known) {
+      scheduler_->WaitNode(kNode, "the node's report", [](const TestScheduler::Node& known) {
         return !known.forced_release.empty() &&
                known.forced_release.begin()->second.progress() == v1::ForcedRelease::RELEASED;
       });
@@ -302,7 +302,7 @@ TEST_F(SchedulerLinkTest, APluginsLogIsFollowedFromAfarWithACredit) {
   scheduler_->Send(kNode, follow);
   v1::SchedulerMessage unknown;
   unknown.mutable_log_request()->set_number(3);
-  unknown.mutable_log_request()->mutable_plugin()->set_id("nobody");
+  unknown.mutable_log_request()->mutable_plugin()->set_id("unknown");
   scheduler_->Send(kNode, unknown);
   scheduler_->WaitNode(kNode, "where the log stands, and the end of the unknown one",
                        [](const TestScheduler::Node& node) {

@@ -248,7 +248,7 @@ args = ["--endpoint", "${{CSI_ENDPOINT}}", "--node-id", "${{BERTH_NODE_ID}}",
   ASSERT_TRUE(node_.stub().UnpublishVolume(Node::Context().get(), undo, &undone).ok());
   scheduler_->WaitNode(kNode, "the plugin's end",
                        [](const TestScheduler::Node& node) { return !node.plugins.contains("far"); });
-  EXPECT_EQ(Run(remove).outcome(), v1::OUTCOME_DONE) << "there is none";
+  EXPECT_EQ(Run(remove).outcome(), v1::OUTCOME_DONE) << "it does not exist";
   node_.Kill();
   node_.Start();
   node_.WaitReady("fault");

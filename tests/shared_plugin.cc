@@ -49,7 +49,7 @@ class Store {
     return node_id;
   }
 
-  // Whoever makes the link has the volume: of two that try at once, one does.
+  // The maker of the link has the volume: of two that try at once, one does.
   Status Attach(const std::string& id, const std::string& node_id) {
     if (!Has(id)) return {StatusCode::NOT_FOUND, "there is no volume " + id};
     const std::string made = fmt::format("{}.{}", Attachment(id), node_id);

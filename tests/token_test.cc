@@ -1,6 +1,6 @@
 // Tokens that speak for a consumer, from the scheduler to the plugin: with a real berthd, a real plugin and
 // real mounts. Each test ends with a look for the tokens in every file of the node, its logs at their most
-// talkative among them, and in what its API tells.
+// talkative among them, and in its API's answers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ in = "volume_context"
 republish = true
 )";
 
-  // A node that is linked to a scheduler, and whose plugin wants two tokens, and takes new ones.
+  // A node with a scheduler, and a plugin that wants two tokens and takes new ones.
   void StartWanting(const std::string& sections = kTwoTokens) {
     TestScheduler::Options options;
     options.address = "unix:" + node_.dir() + "/scheduler.sock";
@@ -189,7 +189,7 @@ TEST_F(TokenTest, WhatIsMountedStaysWhenTheSchedulerRefusesNewOnes) {
   });
   WaitEvent("volume.token_failed", "it has been moved");
   EXPECT_EQ(MountsAt(target), 1);
-  scheduler_->WaitNode(kNode, "the error to be told", [&](const TestScheduler::Node& node) {
+  scheduler_->WaitNode(kNode, "the error to be reported", [&](const TestScheduler::Node& node) {
     const v1::Volume& told = node.volumes.at({"fault", volume});
     return told.state() == v1::PUBLISHED && told.last_error().find("it has been moved") != std::string::npos;
   });
@@ -239,7 +239,7 @@ TEST_F(TokenTest, APluginThatQuotesThemInItsErrorsTellsNobody) {
     quote(audience);
     fault_.WaitActed("NodePublishVolume");
     WaitEvent("volume.token_failed", "no such token: ****");
-    scheduler_->WaitNode(kNode, "the error to be told", [&](const TestScheduler::Node& node) {
+    scheduler_->WaitNode(kNode, "the error to be reported", [&](const TestScheduler::Node& node) {
       const std::string& told = node.volumes.at({"fault", volume}).last_error();
       EXPECT_THAT(told, Not(HasSubstr(kSecret)));
       return told.find("no such token: ****") != std::string::npos;

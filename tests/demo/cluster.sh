@@ -122,7 +122,7 @@ heartbeat_interval = "500ms"
 duration = "5s"
 TOML
   launch_scheduler
-  tell "berth-scheduler runs (pid ${PID[scheduler]}) and knows no node yet"
+  say "berth-scheduler runs (pid ${PID[scheduler]}) and knows no node yet"
   STEP='start three nodes'
   for name in "${NODES[@]}"; do
     make_node "$name"
@@ -130,7 +130,7 @@ TOML
   done
   wait_for 30 'three nodes to be connected' are_connected 3
   wait_for 30 'the plugin to be ready on three nodes' are_ready 3 3
-  tell 'three nodes are connected, have leases, and have told what they run:'
+  say 'three nodes are connected, have leases, and have reported what they run:'
   cluster node list | show
   cluster plugin list | show
 }
@@ -144,15 +144,15 @@ kill_scheduler() {
   for name in "${NODES[@]}"; do
     [[ -n $(plugin_pid "$name") ]] || fail "the plugin of $name is not ready any more"
   done
-  tell "kill -9 $old (the scheduler): the nodes and their plugins run on"
+  say "kill -9 $old (the scheduler): the nodes and their plugins run on"
   began=$(now_ms)
   launch_scheduler
   wait_for 70 'three nodes to be connected again' are_connected 3
   (($(epoch) > before)) || fail "the new scheduler's epoch $(epoch) is not above $before"
-  tell "it is back (pid ${PID[scheduler]}); all three are connected again after $(($(now_ms) - began)) ms, under a new epoch"
+  say "it is back (pid ${PID[scheduler]}); all three are connected again after $(($(now_ms) - began)) ms, under a new epoch"
   answers '.claims | length == 1 and .[0].consumer == "web" and .[0].mount != null' claim list ||
     fail 'the claim of web is not what it was'
-  tell 'web has claimed shop/orders on node-1, as before; nobody else gets it:'
+  say 'web has claimed shop/orders on node-1, as before; no one else gets it:'
   is_refused batch node-2 web
   cluster volume release shop/orders --consumer web >/dev/null || fail 'the volume is not released'
 }
@@ -160,7 +160,7 @@ kill_scheduler() {
 # claim CONSUMER NODE: prints where the volume is, on that node.
 claim() { cluster volume claim shop/orders --consumer "$1" --node "$2" --access single-node-writer; }
 
-# The only consumer that may have the volume has it: all others are told so.
+# The only consumer that may have the volume has it: all others get an error.
 is_refused() {
   local answer
   answer=$("$BIN/berthctl" --cluster "unix:$DEMO/scheduler.sock" volume claim shop/orders --consumer "$1" --node "$2" 2>&1) &&
@@ -177,7 +177,7 @@ claim_volume() {
     fail 'the volume cannot be registered'
   path=$(claim web node-1) || fail 'node-1 does not get the volume'
   echo 'order 1' >"$path/orders"
-  tell 'web has claimed shop/orders on node-1, and writes there; batch asks for it on node-2:'
+  say 'web has claimed shop/orders on node-1, and writes there; batch asks for it on node-2:'
   is_refused batch node-2 web
   cluster volume release shop/orders --consumer web >/dev/null || fail 'the volume is not released'
   number=1
@@ -188,7 +188,7 @@ claim_volume() {
     [[ $(wc -l <"$there/orders") == "$number" ]] || fail "an order is missing on $name: $(<"$there/orders")"
     cluster volume release shop/orders --consumer "batch-$name" >/dev/null || fail 'the volume is not released'
   done
-  tell "released, claimed on node-2, then on node-3: $number orders are there, and the storage has seen, in order:"
+  say "released, claimed on node-2, then on node-3: $number orders are there, and the storage has seen, in order:"
   show <"$DEMO/store/history"
   [[ $(<"$DEMO/store/history") == "publish orders node-1
 unpublish orders node-1
@@ -206,19 +206,19 @@ kill_node() {
   kill_hard node-2
   wait_for 30 'node-2 to be away' answers '.nodes[] | select(.name == "node-2").connection == "AWAY"' node list
   wait_for 30 'two of two nodes' are_ready 2 2
-  tell "kill -9 $old (berthd of node-2): the cluster sees it at once, and says nothing about its volumes:"
+  say "kill -9 $old (berthd of node-2): the cluster sees it at once, and says nothing about its volumes:"
   cluster node show node-2 | show
-  tell 'web has claimed shop/orders there; nobody else gets it:'
+  say 'web has claimed shop/orders there; no one else gets it:'
   is_refused batch node-3 web
   launch_node node-2
   wait_for 30 'three nodes to be connected' are_connected 3
   wait_for 30 'the plugin to be ready on three nodes' are_ready 3 3
   [[ $(plugin_pid node-2) == "$plugin" ]] || fail "the plugin was restarted: $plugin became $(plugin_pid node-2)"
-  tell "it is back (pid ${PID[node-2]}), and its plugin is the same process as before, pid $plugin; web still has:"
+  say "it is back (pid ${PID[node-2]}), and its plugin is the same process as before, pid $plugin; web still has:"
   cluster claim list | show
   cluster volume release shop/orders --consumer web >/dev/null || fail 'the volume is not released'
   cluster volume deregister shop/orders >/dev/null || fail 'the volume stays registered'
-  tell 'web has released it, and the volume is registered no more'
+  say 'web has released it, and the volume is registered no more'
 }
 
 plugin_is_another() { [[ $(plugin_pid node-3) != "$1" ]] && [[ -n $(plugin_pid node-3) ]]; }
@@ -230,7 +230,7 @@ kill_plugin() {
   kill -KILL "$old"
   wait_for 30 'the plugin of node-3 to be ready with a new pid' plugin_is_another "$old"
   wait_for 30 'the plugin to be ready on three nodes' are_ready 3 3
-  tell "kill -9 $old (the plugin of node-3): it is READY again as pid $(plugin_pid node-3), and the cluster has counted:"
+  say "kill -9 $old (the plugin of node-3): it is READY again as pid $(plugin_pid node-3), and the cluster has counted:"
   cluster plugin show hostpath.berth.dev | show
 }
 
@@ -249,7 +249,7 @@ stop() {
     wait "${PID[$name]}" || status=$?
     ((status == 0)) || fail "$name ended with exit status $status"
   done
-  tell 'all were told to end, and have ended with exit status 0'
+  say 'all were asked to end, and have ended with exit status 0'
 }
 
 for program in "$BIN"/{berth-scheduler,berthd,berthctl,berth-hostpath} "$SHARED_PLUGIN"; do

@@ -181,9 +181,9 @@ start() {
   began=$(now_ms)
   launch_berthd
   wait_for 20 'berthd to answer on its socket' berthd_answers
-  tell "berthd runs (pid $BERTHD_PID), answering after $(($(now_ms) - began)) ms"
+  say "berthd runs (pid $BERTHD_PID), answering after $(($(now_ms) - began)) ms"
   wait_for 20 'the plugin to be ready' plugin_ready_unlike none
-  tell "plugin hostpath is READY (pid $PLUGIN_PID): $(plugin_field fingerprint.driver_name), a CSI plugin like any other"
+  say "plugin hostpath is READY (pid $PLUGIN_PID): $(plugin_field fingerprint.driver_name), a CSI plugin like any other"
 }
 
 # What both create and publish ask for.
@@ -202,7 +202,7 @@ create() {
   VOLUME=$(jq -r '.volume_id // empty' <<<"$answer")
   [[ -n $VOLUME ]] || fail 'the answer names no volume'
   mapfile -t CONTEXT < <(jq -r '.volume_context // {} | to_entries[] | "--context", "\(.key)=\(.value)"' <<<"$answer")
-  tell "volume created through the plugin's controller: 64 MiB, $KIND, $VOLUME"
+  say "volume created through the plugin's controller: 64 MiB, $KIND, $VOLUME"
   berthctl volume list --plugin hostpath -o json |
     jq -e --arg id "$VOLUME" '.volumes[] | select(.volume_id == $id) | .used_here | not' >/dev/null ||
     fail 'the storage does not list the volume, or says that it is used here'
@@ -226,13 +226,13 @@ publish_and_use() {
   publish reader --readonly
   READER=$TARGET
   [[ $WRITER != "$READER" ]] || fail 'both consumers got the same target'
-  tell 'published to two consumers, "writer" and, read-only, "reader": one staged file system, two mounts'
+  say 'published to two consumers, "writer" and, read-only, "reader": one staged file system, two mounts'
   STEP='write through one consumer, read through the other'
   printf '%s\n' "$TEXT" >"$WRITER/hello"
   sync -- "$WRITER/hello"
   holds_text "$READER" || fail 'what the writer wrote, the reader does not see'
   ! { : >"$READER/scribble"; } 2>/dev/null || fail 'the reader can write'
-  tell "writer wrote a file; reader reads it, and may not write: \"$(cat -- "$READER/hello")\""
+  say "writer wrote a file; reader reads it, and may not write: \"$(cat -- "$READER/hello")\""
 }
 
 kill_plugin() {
@@ -243,7 +243,7 @@ kill_plugin() {
   wait_for 20 'the plugin to be ready again, with a new pid' plugin_ready_unlike "$old"
   is_gone "$old" || fail "the old plugin, pid $old, still runs"
   holds_text "$READER" || fail 'the file is not readable any more'
-  tell "kill -9 $old (the plugin): READY again as pid $PLUGIN_PID after $(($(now_ms) - began)) ms; the file never left"
+  say "kill -9 $old (the plugin): READY again as pid $PLUGIN_PID after $(($(now_ms) - began)) ms; the file never left"
 }
 
 volume_is_known() {
@@ -261,7 +261,7 @@ kill_berthd() {
   if ! is_mounted "$WRITER" || ! is_mounted "$READER"; then fail 'the mounts went with berthd'; fi
   holds_text "$READER" || fail 'the file is not readable any more'
   ! is_gone "$plugin" || fail 'the plugin went with berthd'
-  tell "kill -9 $old (berthd): both mounts stay, the file is readable, the plugin runs on"
+  say "kill -9 $old (berthd): both mounts stay, the file is readable, the plugin runs on"
 
   STEP='start berthd again'
   began=$(now_ms)
@@ -269,9 +269,9 @@ kill_berthd() {
   wait_for 20 'berthd to answer on its socket' berthd_answers
   wait_for 20 'the volume to be known' volume_is_known
   wait_for 20 'the plugin to be ready' plugin_ready_unlike none
-  tell "berthd is back (pid $BERTHD_PID) after $(($(now_ms) - began)) ms and knows the volume and both consumers"
+  say "berthd is back (pid $BERTHD_PID) after $(($(now_ms) - began)) ms and knows the volume and both consumers"
   [[ $PLUGIN_PID == "$plugin" ]] || fail "the plugin was restarted: pid $plugin became $PLUGIN_PID"
-  tell "the plugin was taken back as it was, pid $PLUGIN_PID"
+  say "the plugin was taken back as it was, pid $PLUGIN_PID"
 }
 
 read_log() {
@@ -280,7 +280,7 @@ read_log() {
   lines=$(berthctl plugin logs hostpath -n all -o json | jq -s '[.[].lines // [] | .[]] | length')
   berthctl plugin logs hostpath -n all | grep -q "NodeStageVolume $VOLUME" ||
     fail 'the line of the first process about staging the volume is not there'
-  tell "berthctl plugin logs: $lines lines of both its processes, also from while berthd was away; the last one:"
+  say "berthctl plugin logs: $lines lines of both its processes, also from while berthd was away; the last one:"
   berthctl plugin logs hostpath -n 1 | cut -c 1-110 | sed 's/^/            | /'
 }
 
@@ -289,19 +289,19 @@ finds_reader_missing() {
   jq -e '.findings[] | select(.consumer == "reader" and .code == "mount.missing")' "$DEMO/findings" >/dev/null
 }
 
-# Somebody unmounts what is the reader's. The volume is not the reader's to be mounted again of itself, so berthd
-# tells, and a person decides.
+# An operator unmounts the reader's mount. It was not published with --remount, so berthd
+# reports it, and a person decides.
 lose_and_repair() {
   STEP='take a mount away'
   umount -- "$READER"
   wait_for 20 'doctor to find the mount missing' finds_reader_missing
-  tell "reader's mount was taken away by hand; berthctl doctor, exit status 4, without having changed anything:"
+  say "reader's mount was taken away by hand; berthctl doctor, exit status 4, without having changed anything:"
   jq -r '.findings[] | select(.repair != "")
     | "            | \(.severity) \(.code): \(.text)", "            | a repair would \(.repair)"' "$DEMO/findings"
   STEP='explain the volume'
   berthctl volume explain "$VOLUME" >"$DEMO/explained"
   grep -q '^remark .*reader' "$DEMO/explained" || fail 'nothing is said of the reader'
-  tell 'berthctl volume explain has it all in one view, beginning with:'
+  say 'berthctl volume explain has it all in one view, beginning with:'
   sed -n '/^$/q; s/^/            | /p' "$DEMO/explained" | cut -c 1-120
   STEP='repair'
   berthctl doctor --repair --yes -o json >"$DEMO/findings" || true
@@ -310,7 +310,7 @@ lose_and_repair() {
   is_mounted "$READER" || fail 'reader has no mount'
   holds_text "$READER" || fail 'the file is not readable'
   berthctl volume explain "$VOLUME" | grep -q '^verdict *nothing is wrong' || fail 'something is wrong still'
-  tell "berthctl doctor --repair: mounted again, nothing is wrong, and reader reads: \"$(cat -- "$READER/hello")\""
+  say "berthctl doctor --repair: mounted again, nothing is wrong, and reader reads: \"$(cat -- "$READER/hello")\""
 }
 
 declared_is() {
@@ -338,7 +338,7 @@ declare_in_a_file() {
   berthctl reload >/dev/null
   wait_for 20 'the declared volume to leave' declared_is false
   ! is_mounted "$target" || fail 'still mounted'
-  tell 'a file in volumes.d had it mounted once more, with no caller at all; the file went, and so did the mount'
+  say 'a file in volumes.d had it mounted once more, with no caller at all; the file went, and so did the mount'
 }
 
 unpublish() {
@@ -346,7 +346,7 @@ unpublish() {
   berthctl volume unpublish --plugin hostpath --volume "$VOLUME" --consumer "$1" >/dev/null
 }
 
-# Asks the plugin for the volume's use until our file "asking" has gone; tells how often, and fails with the
+# Asks the plugin for the volume's use until our file "asking" has gone; prints how often, and fails with the
 # first call that does.
 keep_asking() {
   local asked=0
@@ -375,7 +375,7 @@ swap_plugin() {
   holds_text "$READER" || fail 'the file is not readable any more'
   asked=$(<"$DEMO/asked")
   ((asked > 0)) || fail 'nothing was asked meanwhile'
-  tell "plugin swapped for one with other arguments in $took ms, pid $PLUGIN_PID; $asked calls meanwhile, none failed"
+  say "plugin swapped for one with other arguments in $took ms, pid $PLUGIN_PID; $asked calls meanwhile, none failed"
 }
 
 waits_for_reader_alone() {
@@ -391,14 +391,14 @@ drain_plugin() {
   wait_for 20 'the plugin to drain' waits_for_reader_alone
   ! berthctl volume publish --plugin hostpath --volume "$VOLUME" --consumer late "${USE[@]}" "${CONTEXT[@]}" \
     >/dev/null || fail 'a plugin that drains took a new consumer'
-  tell "plugin drains: nothing new, and it waits for \"reader\", who still reads: \"$(cat -- "$READER/hello")\""
+  say "plugin drains: nothing new, and it waits for \"reader\", who still reads: \"$(cat -- "$READER/hello")\""
   unpublish reader
   if is_mounted "$WRITER" || is_mounted "$READER"; then fail 'still mounted'; fi
   STEP='drain the plugin'
   wait "$drain" || fail 'the drain did not come to its end'
   is_gone "$PLUGIN_PID" || fail "the plugin, pid $PLUGIN_PID, still runs"
   [[ $(berthctl volumes -o json | jq '.volumes // [] | length') == 0 ]] || fail 'berthd still holds the volume'
-  tell 'reader left, the volume was unstaged, and the plugin has stopped'
+  say 'reader left, the volume was unstaged, and the plugin has stopped'
 }
 
 delete() {
@@ -408,7 +408,7 @@ delete() {
   STEP='delete the volume'
   berthctl volume delete --plugin hostpath --volume "$VOLUME" >/dev/null
   [[ -z $(our_loop_devices) ]] || fail "loop devices are left: $(our_loop_devices)"
-  tell 'volume deleted'
+  say 'volume deleted'
 }
 
 stop() {
@@ -420,7 +420,7 @@ stop() {
   wait_for 60 'berthd to end' is_gone "$BERTHD_PID"
   # One that was kept is not this shell's child, and its status not to be had.
   [[ $LAUNCHED == no ]] || wait "$BERTHD_PID" || fail "berthd ended with status $?"
-  tell 'plugin and berthd stopped'
+  say 'plugin and berthd stopped'
 }
 
 # --- the way back ------------------------------------------------------------------------------------------
@@ -453,7 +453,7 @@ prove_nothing_is_left() {
   [[ -z $(our_processes) ]] || fail "processes are left: $(our_processes | xargs)"
   remove_directories
   [[ ! -e $DEMO ]] || fail "files are left: $(find "$DEMO" -xdev \( ! -type d -o -empty \) -printf "%P ")"
-  tell 'nothing is left: no mount, no loop device, no process, no file'
+  say 'nothing is left: no mount, no loop device, no process, no file'
 }
 
 # After a failure or an interruption.
@@ -518,11 +518,11 @@ end_kept() {
       >/dev/null
   done < <(berthctl volumes -o json | jq -r '
     (.volumes // [])[] | .volume_id as $id | .publications[] | [$id, .consumer, .name // ""] | @tsv')
-  tell 'every volume unpublished'
+  say 'every volume unpublished'
   for volume in $(<"$DEMO/volume"); do
     berthctl volume delete --plugin hostpath --volume "$volume" >/dev/null
   done
-  tell 'volume deleted'
+  say 'volume deleted'
   stop
   prove_nothing_is_left
   DEMO=
@@ -552,7 +552,7 @@ main() {
   [[ $mode == play ]] || return 0
   look_around
   make_directories
-  tell "a node of its own beneath $DEMO"
+  say "a separate node beneath $DEMO"
   want_capability
   start
   create

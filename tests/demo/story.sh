@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What both demos tell their stories with. A demo that sources it defines `fail`.
+# What both demos print their steps with. A demo that sources it defines `fail`.
 
 now_ms() {
   local now=$EPOCHREALTIME
@@ -9,7 +9,7 @@ BEGAN_MS=$(now_ms)
 readonly BEGAN_MS
 
 # A line of the story, stamped with the time since the beginning.
-tell() {
+say() {
   local ms=$(($(now_ms) - BEGAN_MS))
   printf '%4d.%02d s  %s\n' "$((ms / 1000))" "$((ms % 1000 / 10))" "$*"
 }

@@ -27,7 +27,7 @@ constexpr int64_t kChunk = 64 * 1024;
 // fork without what libraries have hung on it: gRPC's handlers would wait for threads that the child has not.
 pid_t Fork() { return static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr)); }
 
-// In a child: only raw system calls from here on. It can be told to end, and holds no lock of ours.
+// In a child: only raw system calls from here on. It can be asked to end, and holds no lock of ours.
 [[noreturn]] void PauseForEver() {
   sigset_t none;
   sigemptyset(&none);

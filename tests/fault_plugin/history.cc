@@ -53,7 +53,7 @@ void History::Append(std::string_view event, Fields fields) const {
   std::string text;
   if (!google::protobuf::util::MessageToJsonString(line, &text).ok()) return;
   text += '\n';
-  // One write: appended whole, also beside another process that writes to the same file.
+  // One write: appended whole, also while another process writes to the same file.
   if (write(fd_.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
     SPDLOG_ERROR("write to the history: {}", MessageOf(ErrnoStatus(errno == 0 ? EIO : errno, "write")));
   }

@@ -7,9 +7,9 @@
 //   {"event":"effect","rpc":…,"volume":…,"code":"OK"}                the effect was had, or tried
 //   {"event":"answer","rpc":…,"volume":…,"code":"UNAVAILABLE"}
 //   {"event":"script","error":"…"}                                   it was changed, and is wrong
-//   {"event":"signal","signal":15}                                   it was told to end
+//   {"event":"signal","signal":15}                                   it was asked to end
 //
-// Any thread. Without a path nothing is written. What cannot be written is lost, with a word in the log.
+// Any thread. Without a path nothing is written. What cannot be written is lost, and logged.
 #pragma once
 
 #include <absl/status/statusor.h>

@@ -1,5 +1,5 @@
 // berth-fault-plugin: berth-hostpath with a script of faults in front of it, for the tests of those who call
-// CSI plugins. docs/fault-plugin.md tells how to write a script. Constructs, connects, and waits for the
+// CSI plugins. docs/fault-plugin.md describes scripts. Constructs, connects, and waits for the
 // signal to stop.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -35,7 +35,7 @@ struct CommandLine {
 CommandLine ParseCommandLine(int argc, const char* const* argv) {
   CommandLine result;
   CLI::App app{
-      "berth-fault-plugin: a CSI plugin that does wrong what a script tells. It is berth-hostpath with the "
+      "berth-fault-plugin: a CSI plugin that does wrong what a script says. It is berth-hostpath with the "
       "script in front: every other option is berth-hostpath's (berth-hostpath --help).",
       "berth-fault-plugin"};
   app.add_option("--script", result.script, "The script: a TOML file, read again whenever it changes")

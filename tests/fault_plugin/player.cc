@@ -242,7 +242,7 @@ void Player::Change(const Rule& rule, const Call& call, Verdict* verdict) const 
     if (!google::protobuf::TextFormat::ParseFromString(rule.answer, answer.get())) {
       verdict->answered = true;
       verdict->status = {grpc::StatusCode::INTERNAL,
-                         fmt::format("rule {}: its answer is none of {}", rule.name, call.rpc)};
+                         fmt::format("rule {}: its answer is not one of {}", rule.name, call.rpc)};
       return;
     }
     if (rule.replace) call.response->Clear();

@@ -39,7 +39,7 @@ class Player {
   Player(const Player&) = delete;
   Player& operator=(const Player&) = delete;
 
-  // The rules of "start". Returns when the plugin may serve; false where it was told to end meanwhile.
+  // The rules of "start". Returns when the plugin may serve; false where it was asked to end meanwhile.
   [[nodiscard]] bool Start();
   // Where `forget` forgets. Before the first Run.
   void SetStore(hostpath::Store* store) { store_ = store; }
@@ -79,7 +79,7 @@ class Player {
   void HangUntilToldOtherwise(const std::string& rule);
   void Change(const Rule& rule, const Call& call, Verdict* verdict) const;
   absl::Status Forget(const Rule& rule, const Call& call);
-  // False: told to end meanwhile.
+  // False: asked to end meanwhile.
   bool Wait(std::chrono::milliseconds time) const;
   static History::Fields Describe(const Call& call);
 
@@ -87,7 +87,7 @@ class Player {
   const std::string history_path_;
   History history_;
   hostpath::Store* store_ = nullptr;
-  UniqueFd stop_event_;  // readable once it was told to end
+  UniqueFd stop_event_;  // readable once it was asked to end
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> ignores_sigterm_ = false;
 

@@ -145,7 +145,7 @@ class Reader : public TomlReader {
     if (action == Actions().end()) {
       Mistake(
           table, "rule.action",
-          fmt::format("\"{}\" is none of {}", Printable(action_name, 64), fmt::join(ActionNames(), ", ")));
+          fmt::format("\"{}\" is not one of {}", Printable(action_name, 64), fmt::join(ActionNames(), ", ")));
       return rule;
     }
     rule.deed = action->deed;
@@ -154,7 +154,7 @@ class Reader : public TomlReader {
     rule.delay = std::chrono::milliseconds(Integer(table, "delay_ms", 0, 86'400'000).value_or(0));
     rule.background = Bool(table, "background").value_or(false);
     if (rule.background && !action->background) {
-      Mistake(table, "rule.background", fmt::format("the call cannot go on beside \"{}\"", action->name));
+      Mistake(table, "rule.background", fmt::format("the call cannot go on with \"{}\"", action->name));
     }
     if (rule.deed == Deed::kAnswer) rule.when = When::kAfter;
     if (const auto when = String(table, "when"); when.has_value()) {
@@ -172,7 +172,7 @@ class Reader : public TomlReader {
       rule->from = *call;
       rule->count = 1;
       if (table.contains("from") || table.contains("count")) {
-        Mistake(table, "rule.call", "says it all: no `from` and no `count` beside it");
+        Mistake(table, "rule.call", "cannot have `from` or `count` with it");
       }
       return;
     }

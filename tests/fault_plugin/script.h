@@ -1,4 +1,4 @@
-// What a script tells the plugin to do wrong, and when. docs/fault-plugin.md has every key with examples.
+// What the plugin is to do wrong, and when. docs/fault-plugin.md has every key with examples.
 //
 // A script is a TOML file of [[rule]] tables. A rule names an RPC (or "start", the moment before the plugin
 // serves), says which of its calls it means, and what is done then. Its calls are counted from the moment
@@ -25,7 +25,7 @@ namespace berth::fault {
 inline constexpr std::string_view kStart = "start";
 
 enum class Deed {
-  kHang,           // until the rule has gone from the script, or the plugin is told to end
+  kHang,           // until the rule has gone from the script, or the plugin is asked to end
   kDelay,          // for `delay`
   kExit,           // _exit(code)
   kSignal,         // the signal, to itself
@@ -64,7 +64,7 @@ struct Rule {
   When when = When::kBefore;
   Deed deed = Deed::kDelay;
   std::chrono::milliseconds delay{0};  // before the deed
-  bool background = false;             // the deed is done beside the call, which goes on
+  bool background = false;             // the deed is done while the call goes on
   int code = 0;                        // kExit
   int signal = 0;                      // kSignal
   grpc::Status status;                 // kFail

@@ -99,7 +99,7 @@ TEST(ScriptTest, NamesEveryMistakeWithItsLine) {
   EXPECT_THAT(Mistake("[[rule]]\nname = \"r\"\nrpc = \"Probe\"\naction = \"hang\"\nbackground = true\n"),
               HasSubstr("cannot go on"));
   EXPECT_THAT(Mistake("[[rule]]\nname = \"r\"\nrpc = \"Probe\"\naction = \"hang\"\ncall = 1\nfrom = 2\n"),
-              HasSubstr("says it all"));
+              HasSubstr("cannot have `from` or `count` with it"));
   EXPECT_THAT(Mistake("[[rule]]\nname = \"r\"\nrpc = \"Probe\"\naction = \"hang\"\ncall = 0\n"),
               HasSubstr("must be 1"));
   EXPECT_THAT(

@@ -46,7 +46,7 @@ class FaultPlugin {
 
   [[nodiscard]] std::vector<FaultEvent> History() const;
   [[nodiscard]] int64_t Count(const std::function<bool(const FaultEvent&)>& predicate) const;
-  // Waits for a line of which `predicate` is true, and returns the first of them.
+  // Waits for a line that fulfils `predicate`, and returns the first of them.
   FaultEvent WaitHistory(const std::string& what, const std::function<bool(const FaultEvent&)>& predicate,
                          std::chrono::seconds bound = std::chrono::seconds(20)) const;
   // Waits until a rule of the present script has acted at a call of `rpc`.

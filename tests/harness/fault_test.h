@@ -37,8 +37,8 @@ class FaultTest : public testing::Test {
   FaultTest() : fault_(node_) {}
   void TearDown() override;
 
-  // Starts the node, with the bystander in use. Without waiting for the plugin with faults, whose file is
-  // written with `sections`.
+  // Starts the node, with the bystander in use. It does not wait for the plugin with faults, since its file
+  // is written with `sections`.
   void StartNode(const std::string& sections = "");
   // The same, and waits until it is ready.
   v1::Plugin StartReady(const std::string& sections = "");
@@ -58,7 +58,7 @@ class FaultTest : public testing::Test {
   void Forget(const std::string& volume, const std::string& consumer) {
     published_.erase({volume, consumer});
   }
-  // After a reboot nobody but whoever used it asks for the bystander's volume again.
+  // After a reboot only its user asks for the bystander's volume again.
   void RepublishBystander();
   // Publishes, writes, reads and unpublishes a volume: the plugin works again.
   void ExpectWorks(const std::string& name);
@@ -77,7 +77,7 @@ class FaultTest : public testing::Test {
   grpc::Status StartPlugin(const std::string& id);
   grpc::Status StopPlugin(const std::string& id, bool force = false);
   std::vector<v1::Event> Events(const std::string& type = "");
-  // Waits for an event of this type of the plugin with faults whose message has `part` in it.
+  // Waits for an event of this type of the plugin with faults, with `part` in its message.
   void WaitEvent(const std::string& type, const std::string& part = "");
   v1::Plugin Get() { return node_.Plugin(fault_.id()); }
   v1::Plugin Wait(const std::string& what, const std::function<bool(const v1::Plugin&)>& predicate) {
@@ -115,7 +115,7 @@ class FaultTest : public testing::Test {
 // Whether a process with this pid lives (zombies do not).
 [[nodiscard]] bool Lives(pid_t pid);
 
-// What a process holds: bytes that nobody else has and that it has written to; the most bytes that it ever
+// What a process holds: bytes that it alone has, and has written to; the most bytes that it ever
 // had in memory; open descriptors.
 [[nodiscard]] int64_t PrivateDirtyBytes(pid_t pid);
 [[nodiscard]] int64_t PeakBytes(pid_t pid);

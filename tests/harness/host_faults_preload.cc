@@ -54,7 +54,7 @@ __attribute__((constructor)) void Prepare() {
   real_clock_gettime = Real<int(clockid_t, timespec*)>("clock_gettime");
 }
 
-// The word in the file, and the number after it.
+// The name in the file, and the number after it.
 struct Fault {
   char word[16] = {};
   int number = 0;

@@ -51,9 +51,9 @@ class LinkTest : public FaultTest {
 
   // A node that dials these addresses, ready for work; linked or not. Without any: the proxy's.
   void StartDialling(std::vector<std::string> addresses = {});
-  // The same, and it has told everything.
+  // The same, and it has reported everything.
   void StartLinked(std::vector<std::string> addresses = {});
-  // The n-th stream of the node (from 1) is up, it has told everything and has a lease.
+  // The n-th stream of the node (from 1) is up, it has reported everything and has a lease.
   TestScheduler::Node WaitLinked(size_t stream = 1);
 
   [[nodiscard]] TestScheduler& scheduler() { return *scheduler_; }

@@ -123,7 +123,7 @@ Node::Node(std::string node_id) : node_id_(std::move(node_id)) {
 
 Node::~Node() {
   if (testing::Test::HasFailure()) std::cerr << "--- berthd's log ---\n" << log() << std::endl;
-  // berthd first, so that it restarts nobody; then the plugins, which are ours as orphans.
+  // berthd first, so that it restarts none; then the plugins, which are ours as orphans.
   if (pid_ > 0) kill(pid_, SIGKILL);
   for (std::vector<pid_t> left = Children(); !left.empty(); left = Children()) {
     for (const pid_t pid : left) {
@@ -206,7 +206,7 @@ void Node::Start() {
 }
 
 void Node::Begin() {
-  // What an earlier one said that nobody waited for.
+  // What an earlier one said, and no test waited for.
   [[maybe_unused]] const auto& old = Notified();
   notified_.clear();
   pid_ = Launch();

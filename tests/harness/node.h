@@ -20,7 +20,7 @@ namespace berth {
 
 inline constexpr int64_t kMiB = int64_t{1} << 20;
 
-// What the file holds; nothing where there is none.
+// What the file holds; empty where it does not exist.
 [[nodiscard]] std::string ReadText(const std::string& path);
 
 // Calls `condition` until it is true. After `bound` the test has failed, and ends with an exception, so that
@@ -47,7 +47,7 @@ class Node {
 
   // Before Start: berthd is started by this command, which has to become it; its own words are added.
   void RunThrough(std::vector<std::string> command) { wrapper_ = std::move(command); }
-  // Before Start: berthd is not told that a mount namespace of its own is meant.
+  // Before Start: berthd does not learn that its own mount namespace is meant.
   void ForbidPrivateMounts() { private_mounts_ = false; }
 
   // Starts berthd and waits for its READY=1.
@@ -66,9 +66,9 @@ class Node {
   void BeginStop();
   void AwaitStopped();
   [[nodiscard]] bool running() const { return pid_ > 0; }
-  // SIGHUP, and waits until berthd has told the service manager that it is done. Once ready.
+  // SIGHUP, and waits until berthd has reported to the service manager that it is done. Once ready.
   void Reload();
-  // What berthd has told the service manager since Begin, one message each.
+  // What berthd has sent to the service manager since Begin, one message each.
   [[nodiscard]] const std::vector<std::string>& Notified();
 
   // A stub over a fresh connection, and a context with a deadline of 60 s for one call.

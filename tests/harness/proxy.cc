@@ -28,7 +28,7 @@ struct TcpProxy::Connection : std::enable_shared_from_this<TcpProxy::Connection>
     asio::steady_timer timer;
     std::vector<char> buffer;
     size_t held = 0;       // read, and not written yet
-    bool at_end = false;   // nothing more is to be read; not told yet
+    bool at_end = false;   // nothing more is to be read; not reported yet
     bool reading = false;  // a read waits
     bool busy = false;     // a write or the timer waits
     bool ended = false;
@@ -160,7 +160,7 @@ TcpProxy::~TcpProxy() {
 std::string TcpProxy::address() const { return "127.0.0.1:" + std::to_string(port_); }
 
 void TcpProxy::Do(std::function<void()> change) {
-  // Shared: whoever waits may go on while the other is still leaving set_value.
+  // Shared: the waiter may go on while the other is still leaving set_value.
   const auto done = std::make_shared<std::promise<void>>();
   asio::post(io_, [done, change = std::move(change)] {
     change();

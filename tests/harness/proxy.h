@@ -41,13 +41,13 @@ class TcpProxy {
   // From now on new connections are cut as they come; or not.
   void Refuse(bool refuse);
 
-  // Nothing goes this way any more, not even an end, and nobody is told: half open. Forward goes on with what
+  // Nothing goes this way any more, not even an end: half open. Forward goes on with what
   // has waited. A piece that is being forwarded still is.
   void Stall(Way way);
   void Forward(Way way);
   // Each piece that comes from now on waits so long before it is forwarded, in order. Zero: it does not.
   void Delay(Way way, std::chrono::milliseconds by);
-  // Says bytes that nobody asked for this way, as fast as they are read, until the connection ends. What
+  // Sends unasked bytes this way, as fast as they are read, until the connection ends. What
   // either side says meanwhile this way is lost.
   void Flood(Way way);
 

@@ -22,7 +22,7 @@ using Way = TcpProxy::Way;
 constexpr timeval kComes{.tv_sec = 10, .tv_usec = 0};
 constexpr timeval kDoesNot{.tv_sec = 0, .tv_usec = 100'000};
 
-// A blocking socket whose reads have a limit.
+// A blocking socket with a limit for reads.
 class Peer {
  public:
   explicit Peer(tcp::socket socket) : socket_(std::move(socket)) {}

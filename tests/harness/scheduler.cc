@@ -15,7 +15,7 @@ using google::protobuf::util::TimeUtil;
 struct TestScheduler::Link {
   std::deque<v1::SchedulerMessage> outgoing;
   bool ended = false;
-  bool full = false;  // everything is being told
+  bool full = false;  // everything is being reported
   std::set<std::string> stale_plugins;
   std::set<std::pair<std::string, std::string>> stale_volumes;
   grpc::ServerContext* context = nullptr;

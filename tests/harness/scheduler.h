@@ -1,4 +1,4 @@
-// A scheduler for tests: serves berth.v1.SchedulerLink for real, keeps what nodes tell it, and asks for what
+// A scheduler for tests: serves berth.v1.SchedulerLink for real, keeps what nodes report, and asks for what
 // a test wants. It answers heartbeats with leases, asks again after a break, and acknowledges results, as
 // scheduler.proto says a scheduler should; each of these can be turned off.
 //
@@ -39,13 +39,13 @@ class TestScheduler final : public v1::SchedulerLink::Service {
     bool announces_epoch = false;  // in its Welcome
   };
 
-  // What one node has told, over all its streams.
+  // What one node has reported, over all its streams.
   struct Node {
     v1::Hello hello;
     size_t streams = 0;
     bool connected = false;
     bool synced = false;  // on the present stream
-    size_t full = 0;      // how often it told everything
+    size_t full = 0;      // how often it reported everything
     std::optional<v1::StatePosition> have;
     v1::NodeState state;
     std::map<std::string, v1::Plugin> plugins;
@@ -76,7 +76,7 @@ class TestScheduler final : public v1::SchedulerLink::Service {
   Node WaitNode(const std::string& node_id, const std::string& what,
                 const std::function<bool(const Node&)>& predicate,
                 std::chrono::seconds bound = std::chrono::seconds(60));
-  // It is connected, everything has been told, and it has answered a heartbeat: operations may come.
+  // It is connected, everything has been reported, and it has answered a heartbeat: operations may come.
   Node WaitSynced(const std::string& node_id);
 
   // Asks for it under the present epoch, and again after each break, until there is a result. The id.

@@ -56,14 +56,14 @@ void SchedulerTest::UnpublishFromAfar(const std::string& volume, const std::stri
 }
 
 TestScheduler::Node SchedulerTest::WaitVolumeTold(const std::string& volume, v1::VolumeState state) {
-  return scheduler_->WaitNode(kNode, "the volume to be told", [&](const TestScheduler::Node& node) {
+  return scheduler_->WaitNode(kNode, "the volume to be reported", [&](const TestScheduler::Node& node) {
     const auto told = node.volumes.find({"fault", volume});
     return told != node.volumes.end() && told->second.state() == state;
   });
 }
 
 void SchedulerTest::WaitVolumeGone(const std::string& volume) {
-  scheduler_->WaitNode(kNode, "the volume to be told as gone", [&](const TestScheduler::Node& node) {
+  scheduler_->WaitNode(kNode, "the volume to be reported as gone", [&](const TestScheduler::Node& node) {
     return !node.volumes.contains({"fault", volume});
   });
 }

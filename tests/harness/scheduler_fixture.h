@@ -20,8 +20,8 @@ class SchedulerTest : public FaultTest {
   static constexpr const char* kNode = "node-1";
 
   TestScheduler& StartScheduler(TestScheduler::Options options = {});
-  // A node that is linked to the scheduler, and has told everything. `settings` stand in berthd.toml, in the
-  // table [scheduler] and after it, `sections` in the file of the plugin with faults.
+  // A node that is linked to the scheduler, and has reported everything. `settings` stand in berthd.toml, in
+  // the table [scheduler] and after it, `sections` in the file of the plugin with faults.
   void StartLinked(const std::string& settings = "", const std::string& sections = "");
   // The scheduler is away for this node from now on; and there again.
   void GoAway();
@@ -35,7 +35,7 @@ class SchedulerTest : public FaultTest {
   std::string PublishFromAfar(const std::string& volume, const std::string& consumer = "web");
   void UnpublishFromAfar(const std::string& volume, const std::string& consumer = "web");
 
-  // Wait until the node has told the scheduler so.
+  // Wait until the node has reported so.
   TestScheduler::Node WaitVolumeTold(const std::string& volume, v1::VolumeState state);
   void WaitVolumeGone(const std::string& volume);
   void WaitLease(v1::LeaseState state);

@@ -41,7 +41,7 @@ void SchedulerProgram::Start() {
     const auto context = Node::Context(std::chrono::seconds(2));
     v1::ListNodesResponse answer;
     if (stub().ListNodes(context.get(), {}, &answer).ok()) return true;
-    // A channel that has found nobody waits for seconds.
+    // A channel without an answer waits for seconds.
     stub_.reset();
     return false;
   });

@@ -37,7 +37,7 @@ class SchedulerProgram {
 
   // The node's line of ListNodes; without a name where it is in none.
   [[nodiscard]] v1::ClusterNode Node(const std::string& name);
-  // Until it is connected and has told everything; and until it is away.
+  // Until it is connected and has reported everything; and until it is away.
   void WaitConnected(const std::string& name);
   void WaitAway(const std::string& name);
 

@@ -1,9 +1,9 @@
 // berth-test-disk: the disk of a test machine, over NBD on a Unix socket, which loses what was not flushed
-// when its client goes without a word, as a machine does whose power is cut.
+// when its client goes without a disconnect, as a machine does when its power is cut.
 //
-// One client after another; what a client said last, a disconnect or nothing, tells an orderly end from a
-// cut. The protocol is the part of https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md that
-// QEMU speaks: fixed newstyle, NBD_OPT_GO, simple replies.
+// One client after another; what a client said last, a disconnect or nothing, distinguishes an orderly end
+// from a cut. The protocol is the part of https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md
+// that QEMU speaks: fixed newstyle, NBD_OPT_GO, simple replies.
 
 #include <fmt/format.h>
 #include <sys/socket.h>
@@ -213,13 +213,13 @@ absl::Status Run(const std::string& image, const std::string& changes, const std
 }  // namespace berth
 
 int main(int argc, char** argv) {
-  CLI::App app("A disk for test machines whose power is cut, over NBD");
+  CLI::App app("A disk for test machines that lose their power, over NBD");
   std::string image;
   std::string changes;
   std::string path;
   uint64_t seed = 0;
   app.add_option("--image", image, "What the disk begins with; never written")->required();
-  app.add_option("--changes", changes, "Where changes are kept; made anew")->required();
+  app.add_option("--changes", changes, "Where changes are kept; made again")->required();
   app.add_option("--socket", path, "Where it is served")->required();
   app.add_option("--seed", seed, "Of the choice of what is lost")->required();
   CLI11_PARSE(app, argc, argv);

@@ -3,7 +3,7 @@
 # on the second serial line. Each case has a shell of its own with the functions below; it is passed when it comes
 # to its end, for every command that fails ends it.
 #
-# A case of cases/boots has the machine for itself and is run anew at each boot, $BOOT being 0 at the first. What
+# A case of cases/boots has the machine for itself and is run again at each boot, $BOOT being 0 at the first. What
 # it has said at the boots before is what `said` prints: that has left the machine.
 set -uo pipefail
 
@@ -45,7 +45,7 @@ expect() { [[ $2 == "$3" ]] || fail "$1: \"$2\" instead of \"$3\""; }
 # expect_match WHAT GOT PATTERN (extended regular expression)
 expect_match() { [[ $2 =~ $3 ]] || fail "$1: \"$2\" does not match \"$3\""; }
 
-# A plugin file from standard input; berthd must be restarted, or told, to see it.
+# A plugin file from standard input; berthd must be restarted, or reloaded, to see it.
 plugin_file() { cat >"$CONFIG/plugins.d/$1.toml"; }
 
 # The ordinary plugin, under any id: hostpath_file ID < further keys

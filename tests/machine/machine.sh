@@ -4,7 +4,7 @@
 # needs root.
 #
 #   base image   Debian from debootstrap, made once, in build/machine; each machine sees it as it was made
-#   payload      the programs as built, the cases, and guest.sh, which runs them; made anew for each run
+#   payload      the programs as built, the cases, and guest.sh, which runs them; made again for each run
 #   cases/       all in one machine, one after another
 #   cases/boots/ each in a machine of its own that boots more than once. A case asks for an orderly reboot, or for
 #                its power to be cut at a random moment; its disk (berth-test-disk) then loses what was not flushed.
@@ -24,7 +24,7 @@ if [[ ${1:-} != --in-namespace ]]; then
   if unshare --mount --propagation private true 2>/dev/null; then
     exec unshare --mount --propagation private "$SELF" --in-namespace "$@"
   fi
-  # A chroot whose root is no mount point and cannot be made private; a copy of it, mounted over /proc, can.
+  # A chroot's root is no mount point and cannot be made private; a copy of it, mounted over /proc, can.
   # shellcheck disable=SC2016 # expanded by the inner shell
   exec unshare --mount --propagation unchanged bash -c 'mount --make-private /proc && mount --rbind / /proc &&
     mount --make-rprivate /proc && exec chroot /proc "$@"' machine "$SELF" --in-namespace "$@"
@@ -254,7 +254,7 @@ run_boots() {
   local name=$1 boot=0 disk began=$SECONDS from init=
   say "==> booting for $name"
   if grep -q '^# Without systemd' "$HERE/cases/boots/$name.sh"; then
-    init='init=/bin/sh -- -c "mount --read-only /dev/vdb /payload && exec /payload/guest.sh"' # the word ro would be the root's
+    init='init=/bin/sh -- -c "mount --read-only /dev/vdb /payload && exec /payload/guest.sh"' # the option ro would be the root's
   fi
   RANDOM=$SEED
   from=$(wc -l <"$OUT/cases.log")
@@ -285,14 +285,14 @@ run_boots() {
 }
 
 main() {
-  local name began=$SECONDS word passed failed
+  local name began=$SECONDS part passed failed
   local -a together=() boots=()
   [[ $ACCEL =~ ^(auto|kvm|tcg)$ ]] || die "BERTH_MACHINE_ACCEL is '$ACCEL': it must be auto, kvm or tcg"
   mkdir -p "$OUT"
   shopt -s nullglob
   for name in "$HERE"/cases/*.sh "$HERE"/cases/boots/*.sh; do
-    for word in "${@:-}"; do
-      [[ ${name##*/} == *"$word"* ]] || continue
+    for part in "${@:-}"; do
+      [[ ${name##*/} == *"$part"* ]] || continue
       if [[ $name == */boots/* ]]; then boots+=("$(basename "$name" .sh)"); else together+=("$(basename "$name" .sh)"); fi
       break
     done

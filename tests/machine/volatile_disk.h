@@ -25,7 +25,7 @@ class VolatileDisk {
  public:
   static constexpr uint64_t kBlockSize = 4096;
 
-  // `changes` is made anew. The size is `image`'s, which is a multiple of kBlockSize.
+  // `changes` is made again. The size is `image`'s, which is a multiple of kBlockSize.
   [[nodiscard]] static absl::StatusOr<VolatileDisk> Open(const std::string& image,
                                                          const std::string& changes);
 
@@ -38,7 +38,7 @@ class VolatileDisk {
 
   struct Loss {
     size_t blocks = 0;  // that were written since the last flush
-    size_t lost = 0;    // of them, those whose last content is not on the disk
+    size_t lost = 0;    // of them, those with a last content that is not on the disk
   };
   [[nodiscard]] absl::StatusOr<Loss> CutPower(std::mt19937_64& random);
 

@@ -2,7 +2,7 @@
 # FAULTS 24: a real NFS server goes away under a mount that a plugin made. Other volumes go on; the hung one is shown as
 # hung, not as dead, and who keeps it from being released; berthd is killed and replaced meanwhile. The volume is released
 # when the server is back, with what was written to it, or by force. Where the plugin hangs in it by itself and keeps its
-# lock, it is released once the plugin is restarted. What the kernel owes the server after the last unmount is not
+# lock, it is released once the plugin is restarted. What the kernel still has to write after the last unmount is not
 # called free.
 readonly SERVER=10.77.0.2
 
@@ -28,7 +28,7 @@ ip netns exec server bash -euc '
 mountd=$!
 serves() { grep -q . <(ip netns exec server ss -Htln 'sport = :2049'); }
 eventually 60 serves
-# The first that asks a server may ask before it knows to whom it exports.
+# The first that asks a server may ask before it knows its clients.
 answers() { timeout 10 mount -t nfs4 -o vers=4.2 "$SERVER:/" /mnt && umount /mnt; }
 eventually 120 answers
 
@@ -47,7 +47,7 @@ berthd_restart
 eventually 120 plugin_ready nfs
 eventually 120 plugin_ready disk
 
-# Attributes are kept for one second: whoever looks at the mount asks the server.
+# Attributes are kept for one second: a look at the mount asks the server.
 publish_share() {
   berthctl volume publish --plugin nfs --volume share --consumer job --context "server=$SERVER" --context share=/ \
     --mount-flag vers=4.2,hard,actimeo=1
@@ -82,7 +82,7 @@ writer_has_ended() { ! kill -0 "$writer"; }
 contents() { sed 's/ *$//' "$1"; }
 
 # What a program is writing when the server dies: it waits until what it wrote is there, and ends. It alone has the
-# file open, for whoever closes it waits too.
+# file open, for closing it waits too.
 # write_and_wait TEXT
 write_and_wait() {
   mkfifo /run/case-line
@@ -93,7 +93,7 @@ write_and_wait() {
     sync --data /dev/fd/9
   } >/run/writer.log 2>&1 &
   writer=$!
-  # Somebody reads it once the file is open.
+  # It is read once the file is open.
   exec 8>/run/case-line
   server_dies
   echo "$1" >&8
@@ -101,7 +101,7 @@ write_and_wait() {
   rm -f /run/case-line
 }
 
-# What a program has written when the server dies, and nobody waits for: write_without_saving TEXT
+# What a program has written when the server dies, and no process waits for: write_without_saving TEXT
 write_without_saving() {
   local writer
   mkfifo /run/case-line
@@ -159,12 +159,12 @@ expect 'the file' "$(contents "$target/file")" second
 echo '    the server dies again'
 write_and_wait third
 eventually 120 is_hung
-# What hangs gets an error and lets go. The last unmount waits for the server too, for as long as the kernel will.
+# What hangs gets an error and ends its use. The last unmount waits for the server too, for as long as the kernel will.
 eventually 240 unpublish_share --force --yes
 has_gone || fail 'it is still listed'
 not_mounted || fail 'it is still mounted'
 eventually 60 writer_has_ended
-! wait "$writer" || fail 'the program was told that it had written'
+! wait "$writer" || fail 'the program got no error for its write'
 others_go_on 'after the release by force'
 server_is_back
 expect 'what the server has' "$(contents /srv/share/file)" second
@@ -194,10 +194,10 @@ timeout 120 berthctl plugin restart nfs
 server_is_back
 eventually 180 has_gone
 
-# Nobody uses it, but the kernel owes the server a page.
+# It is not in use, but the kernel still has a page to write.
 target=$(publish_share)
 expect 'the file' "$(contents "$target/file")" second
-echo '    the server dies with data that nobody waits for'
+echo '    the server dies with data that no process waits for'
 write_without_saving fourth
 answer=$(unpublish_share -o json)
 not_mounted || fail 'it is still mounted'

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# FAULTS 6: a plugin takes memory without end. Its own limit ends all of it; the reason is shown; nobody else is hurt.
+# FAULTS 6: a plugin takes memory without end. Its own limit ends all of it; the reason is shown; no other plugin is hurt.
 mkdir -p /run/case
 cat >/run/case/faults.toml <<'TOML'
 [[rule]]
@@ -34,8 +34,8 @@ mv /run/case/faults.toml /run/case/now.toml
 socket=$(plugin_value hog socket_path)
 berthctl csi --endpoint "unix://$socket" controller get-capabilities >/dev/null || true
 
-told() { berthctl plugin show hog | grep -qi 'out of memory'; }
-eventually 120 told
+reported() { berthctl plugin show hog | grep -qi 'out of memory'; }
+eventually 120 reported
 expect_match 'the limit in the reason' "$(berthctl plugin show hog)" '128 ?MiB'
 expect_match 'what the kernel said' "$(dmesg)" 'oom-kill:constraint=CONSTRAINT_MEMCG'
 expect 'the pid of the other plugin' "$(plugin_pid bystander)" "$bystander"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # FAULTS 37: a unit with BindPaths= has a published ext4 volume in a mount namespace of its own. Unpublish names the
 # unit's process and does not report the volume free while it runs; once it has stopped, the volume is released with
-# nobody asking.
+# a caller.
 readonly UNIT_DIR=/etc/systemd/system
 
 hostpath_file disk </dev/null

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A plugin's output is read within seconds on a loaded machine, in each life of berthd, though nobody asks for it:
+# A plugin's output is read within seconds on a loaded machine, in each life of berthd, though no one reads it:
 # berthd passes what it reads on to the system's journal.
 plugin_file talker <<'TOML'
 kind = "node"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# systemd is told READY=1 once in the life of a berthd, with plugins restored by then.
+# systemd gets READY=1 once in the life of a berthd, with plugins restored by then.
 hostpath_file disk </dev/null
 berthd_restart
 eventually 120 plugin_ready disk

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # FAULTS 46: the power goes while a unit uses a declared volume. At the next boot the unit is started before berthd has
 # published: it waits for berth-volume@NAME.service, and not one byte of it goes to the root file system, neither in the
-# volume's tree nor at its path; the volume is mounted with nobody asking. A restart of berthd stops no consumer. At an
+# volume's tree nor at its path; the volume is mounted without a caller. A restart of berthd stops no consumer. At an
 # orderly shutdown the unit is stopped before its volume goes.
 readonly UNIT_DIR=/etc/systemd/system
 readonly PLACE=/srv/db
@@ -28,7 +28,7 @@ if ((BOOT == 0)); then
 
   cat >/var/lib/case-writer.sh <<'WRITER'
 #!/bin/sh
-# Says whether the volume is there, and writes all the same.
+# Says whether the volume is there, and writes nevertheless.
 mountpoint -q /srv/db && echo mounted >>/var/lib/case-writer || echo 'not mounted' >>/var/lib/case-writer
 echo "$1" >>/srv/db/data || echo 'could not write' >>/var/lib/case-writer
 sync
@@ -63,7 +63,7 @@ UNIT
   systemctl start case-writer
   expect 'what the unit found' "$(cat "$SAID")" mounted
 
-  # A restart of berthd stops nobody.
+  # A restart of berthd stops no consumer.
   systemctl restart berthd
   active case-writer || fail 'a restart of berthd stopped the unit'
   active "$unit" || fail 'a restart of berthd stopped the volume'"'"'s unit'

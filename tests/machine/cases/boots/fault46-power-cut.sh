@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # FAULTS 46: the power goes with a declared volume in use. At the next boot a unit that requires
 # berth-volume@NAME.service has its volume; units that start before berthd has published fail or wait. Not one byte goes
-# to the root file system, and the volume is mounted with nobody asking.
+# to the root file system, and the volume is mounted without a caller.
 readonly UNIT_DIR=/etc/systemd/system CUTS=3
 
 mounted() { mountpoint -q "$1"; }

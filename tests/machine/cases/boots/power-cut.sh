@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # FAULTS 20: the power goes at random moments, and with it what the disk had not flushed. At each boot every volume
-# whose publish was acknowledged is there: listed, and mounted with its data, by itself or after a repeat; what was
+# with an acknowledged publish is there: listed, and mounted with its data, by itself or after a repeat; what was
 # acknowledged to have gone is gone; the journal is sound. Then volumes come and go until the power goes again.
 #
 # What was acknowledged is what the case has said, a line each, ended by "." for a line that was cut:
@@ -33,7 +33,7 @@ publish() {
 }
 
 declare -A kind_of=() how_of=() id_of=() target_of=() # of those that are there
-declare -A leaving=()                                 # of which that is not known
+declare -A leaving=()                                 # where that is not known
 highest=0
 while read -r what name kind how id target; do
   ((${name#v} <= highest)) || highest=${name#v}
@@ -58,7 +58,7 @@ for name in "${!kind_of[@]}"; do
      | select(.consumer == $consumer and .target_path == $target)' <<<"$listed" >/dev/null ||
     fail "$name (${kind_of[$name]}, ${how_of[$name]}) was published and is not listed: $listed"
   if [[ ${how_of[$name]} == repeat ]]; then
-    ! mounted "$target" || fail "$name was mounted with nobody to ask for it"
+    ! mounted "$target" || fail "$name was mounted without a request"
     expect "what a repeat of the publish of $name gives" "$(publish "$name" "${kind_of[$name]}" repeat)" "$id $target"
   fi
   eventually 60 mounted "$target"
@@ -72,7 +72,7 @@ for name in "${!leaving[@]}"; do
   echo "= $name."
 done
 expected=$(for name in "${!kind_of[@]}"; do echo "job-$name"; done | sort)
-# Beside them there may be one whose publish was not acknowledged: its number is the next.
+# There may be one more, with a publish that was not acknowledged: its number is the next.
 unknown=job-v$((highest + 1))
 got=$(berthctl volumes -o json | jq -r '.volumes[]?.publications[]?.consumer' | grep -vxF "$unknown" | sort || true)
 expect 'the volumes that are there' "$got" "$expected"

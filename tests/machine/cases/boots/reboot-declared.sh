@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # FAULTS 19: what volumes.d declares is released at an orderly shutdown, after the units that use it have stopped,
-# and mounted again at the next boot with nobody asking; what a caller published is held then, until somebody says.
+# and mounted again at the next boot without a caller; what a caller published is held then, until a caller says.
 readonly UNIT_DIR=/etc/systemd/system
 readonly AT_THE_END=/var/lib/at-the-end # what the witness found
 
@@ -39,7 +39,7 @@ if ((BOOT == 0)); then
     mounted "$(cat "/var/lib/target-$name")" || fail "$name is not mounted"
     echo "data of $name" >"$(cat "/var/lib/target-$name")/data"
   done
-  berthctl volume publish --plugin disk --volume "$(cat /var/lib/case-other)" --consumer somebody >/var/lib/target-other
+  berthctl volume publish --plugin disk --volume "$(cat /var/lib/case-other)" --consumer other >/var/lib/target-other
   echo 'data of other' >"$(cat /var/lib/target-other)/data"
 
   # A restart of berthd touches no mount.
@@ -68,7 +68,7 @@ done
 ! grep -q loop "$AT_THE_END" || fail "the image was still on its loop device: $(cat "$AT_THE_END")"
 grep -qF "$(cat /var/lib/target-other)" "$AT_THE_END" || fail 'what a caller published was released, too'
 
-# With nobody asking.
+# Without a caller.
 for name in dir img; do
   eventually 180 mounted "$(cat "/var/lib/target-$name")"
   eventually 60 published "$(cat "/var/lib/case-$name")"
@@ -77,10 +77,10 @@ expect 'the data in dir' "$(cat "$(cat /var/lib/target-dir)/data")" 'data of dir
 expect 'the data in img' "$(cat "$(cat /var/lib/target-img)/data")" $'data of img\nstopped'
 expect 'the mode of the root of dir' "$(stat -c %a "$(cat /var/lib/target-dir)")" 750
 other=$(cat /var/lib/case-other)
-! mounted "$(cat /var/lib/target-other)" || fail 'what a caller published was mounted with nobody asking'
+! mounted "$(cat /var/lib/target-other)" || fail 'what a caller published was mounted without a caller'
 [[ -n $(volume_value "$other" '.publications[0].blocked') ]] || fail "it is not held: $(berthctl volume show --plugin disk --volume "$other")"
 expect 'the target of a repeat' \
-  "$(berthctl volume publish --plugin disk --volume "$other" --consumer somebody)" "$(cat /var/lib/target-other)"
+  "$(berthctl volume publish --plugin disk --volume "$other" --consumer other)" "$(cat /var/lib/target-other)"
 expect 'the data in other' "$(cat "$(cat /var/lib/target-other)/data")" 'data of other'
 expect 'what is wrong with the node' "$(node_problems)" ''
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # FAULTS 18 and 19: a journal of a newer berthd is refused, and left as it is. What was to be unpublished when the machine
-# went down has no mount after it, and is unpublished and unstaged with the plugin all the same.
-readonly FAULTS=/run/case-faults.toml # gone with the boot, and what it tells with it
+# went down has no mount after it, and is nevertheless unpublished and unstaged with the plugin.
+readonly FAULTS=/run/case-faults.toml # gone with the boot, and its faults with it
 readonly HISTORY=/var/lib/case-history.jsonl
 readonly JOURNAL=/var/lib/berth/journal.db
 

@@ -4,7 +4,7 @@
 # that hangs delays the shutdown by no more than volumes.shutdown_timeout.
 #
 #   boot 0  the packaged drop-ins; a unit uses a declared volume
-#   boot 1  what the journal says of that; then another state directory, whose mounts are older than the drop-ins
+#   boot 1  what the journal says of that; then another state directory, with mounts from before the drop-ins
 #   boot 2  what the journal says of that; then a plugin that does not answer
 #   boot 3  what the journal says of that
 readonly UNIT_DIR=/etc/systemd/system
