@@ -19,6 +19,7 @@
 
 #include "base/process.h"
 #include "base/status.h"
+#include "mounter/arriving.h"
 #include "mounter/lease_release.h"
 #include "mounter/mounter.h"
 #include "mounter/mounter_context.h"
@@ -30,28 +31,6 @@
 #include "mounter/volume_table.h"
 
 namespace berth {
-
-// A publish waits for the identity of its consumer: it is in no queue yet.
-struct Arriving {
-  std::string volume_key;
-  PublicationKey publication;
-  bool superseded = false;  // an unpublish of it, or its consumer's end, came meanwhile
-
-  // In the list as long as it lives.
-  class Place {
-   public:
-    Place(std::list<Arriving>& list, Arriving arriving)
-        : list_(list), at_(list.insert(list.end(), std::move(arriving))) {}
-    ~Place() { list_.erase(at_); }
-    Place(const Place&) = delete;
-    Place& operator=(const Place&) = delete;
-    [[nodiscard]] const Arriving* operator->() const { return &*at_; }
-
-   private:
-    std::list<Arriving>& list_;
-    std::list<Arriving>::iterator at_;
-  };
-};
 
 class MounterImpl final : public Mounter {
  public:
@@ -156,7 +135,7 @@ class MounterImpl final : public Mounter {
                               }};
   bool reported_awaiting_scheduler_ = false;
   std::string scheduler_blocked_;  // why: see BlockForward. Empty: UnblockForward came after it
-  int scheduler_withholds_ = 0;    // how often
+  int scheduler_blocks_ = 0;       // how often
   std::list<Arriving> arriving_;
 };
 

@@ -51,7 +51,7 @@ Awaitable<absl::StatusOr<std::vector<PublicationRef>>> MounterImpl::Confirm(
 void MounterImpl::BlockForward(Origin origin, std::string why) {
   if (origin == Origin::kScheduler) {
     scheduler_blocked_ = why;
-    ++scheduler_withholds_;
+    ++scheduler_blocks_;
   }
   const auto actors = table_.all();
   size_t its = 0;

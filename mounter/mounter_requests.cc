@@ -34,7 +34,7 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
   const std::string context = Context("publish", request.volume_id);
   BERTH_CO_RETURN_IF_ERROR(Annotate(context_.CheckNotShuttingDown(), context));
   BERTH_CO_RETURN_IF_ERROR(Annotate(tree_watch_.RepairTree(), context));
-  const int withholds = scheduler_withholds_;
+  const int withholds = scheduler_blocks_;
   // A mistake that no wait repairs is reported at once.
   const auto plugin = context_.plugins.Find(request.plugin_id);
   if (!plugin.ok() && plugin.status().code() != absl::StatusCode::kUnavailable) {
@@ -57,7 +57,7 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
     BERTH_CO_RETURN_IF_ERROR(Annotate(context_.CheckNotShuttingDown(), context));
   }
   // It is not queued yet, so that BlockForward has not ended it.
-  if (request.origin == Origin::kScheduler && withholds != scheduler_withholds_) {
+  if (request.origin == Origin::kScheduler && withholds != scheduler_blocks_) {
     co_return absl::UnavailableError(fmt::format("{}: not begun: {}", context, scheduler_blocked_));
   }
   table_.ForgetEnded(request.consumer);

@@ -190,7 +190,7 @@ class Explorer {
 
   // A publish that cannot be written down leaves what came to pass meanwhile, and nothing else.
   void Withdrawals(const Place& from, const PublicationRecord& wanted, const std::string& name) {
-    const auto withhold = [](VolumeMachine& m) { m.BlockForward(Origin::kScheduler, "no valid lease"); };
+    const auto block = [](VolumeMachine& m) { m.BlockForward(Origin::kScheduler, "no valid lease"); };
     const auto allow = [](VolumeMachine& m) { m.UnblockForward(Origin::kScheduler, BootTime{}); };
     const auto allow_anew = [](VolumeMachine& m) { m.UnblockForward(Origin::kScheduler, kGrantedAnew); };
     const auto confirm = [&wanted](VolumeMachine& m) { m.Confirm(wanted.key, kConfirmed); };
@@ -198,10 +198,10 @@ class Explorer {
     const PublicationRecord* before = from.machine.record().Find(wanted.key);
     const bool there = before != nullptr && before->origin == wanted.origin;
     std::vector<std::vector<std::function<void(VolumeMachine&)>>> meanwhile = {
-        {}, {withhold}, {allow}, {allow_anew}, {withhold, allow}, {withhold, allow_anew}, {allow, withhold}};
+        {}, {block}, {allow}, {allow_anew}, {block, allow}, {block, allow_anew}, {allow, block}};
     if (there) {
       meanwhile.insert(meanwhile.end(),
-                       {{confirm}, {confirm, allow_anew}, {allow_anew, confirm}, {withhold, confirm}});
+                       {{confirm}, {confirm, allow_anew}, {allow_anew, confirm}, {block, confirm}});
     }
     for (size_t i = 0; i < meanwhile.size(); ++i) {
       Place without = from;
@@ -351,7 +351,7 @@ class Explorer {
     if (kind_.origin == Origin::kScheduler || kind_.taken_over) {
       Place withheld = from;
       withheld.machine.BlockForward(Origin::kScheduler, "no valid lease");
-      Reach(std::move(withheld), name, "withhold");
+      Reach(std::move(withheld), name, "block");
     }
     if (kind_.origin != Origin::kScheduler && !kind_.taken_over) return;
     Place allowed = from;

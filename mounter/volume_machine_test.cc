@@ -430,7 +430,7 @@ std::optional<Blocked> BlockedOf(const VolumeMachine& machine) {
   return machine.record().Find(kWeb)->BlockedBecause();
 }
 
-TEST(VolumeMachineTest, WhatIsWithheldGoesBackAndNotForward) {
+TEST(VolumeMachineTest, WhatIsBlockedGoesBackAndNotForward) {
   VolumeMachine machine = OfAScheduler(Staged());
   ASSERT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kPublish);
   machine.BlockForward(Origin::kCaller, "another's");
@@ -492,7 +492,7 @@ TEST(VolumeMachineTest, WhatIsConfirmedWithoutALeaseStillWaitsForOne) {
   EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kPublish);
 }
 
-TEST(VolumeMachineTest, WhatIsPublishedAndWithheldStaysAsItIs) {
+TEST(VolumeMachineTest, WhatIsPublishedAndBlockedStaysAsItIs) {
   VolumeMachine machine = OfAScheduler(Published());
   machine.BlockForward(Origin::kScheduler, "no valid lease");
   EXPECT_FALSE(BlockedOf(machine).has_value()) << "it waits for nothing";
@@ -522,7 +522,7 @@ TEST(VolumeMachineTest, WhatIsPublishedAndUnconfirmedSaysSoAndTakesNewTokens) {
   EXPECT_FALSE(BlockedOf(machine).has_value());
 }
 
-TEST(VolumeMachineTest, ARestartWithholdsWhatAScheduledPublishLeftUntilItsLeaseIsKnown) {
+TEST(VolumeMachineTest, ARestartBlocksWhatAScheduledPublishLeftUntilItsLeaseIsKnown) {
   VolumeMachine machine = OfAScheduler(Staged());
   machine = VolumeMachine::Recovered(machine.record(), false);
   EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kNone);
