@@ -359,7 +359,7 @@ TEST_F(MounterTokenTest, AMountThatThePluginMakesAnewIsThePublicationsOwn) {
   ASSERT_TRUE(Publish(Scheduled()).ok());
   const std::string target = Target();
   const uint64_t before = LookAt(target)->mount_id;
-  plugin_.MountAnew(true);
+  plugin_.MountAgain(true);
   plugin_.HangNext("NodePublishVolume", Effect::kDone);
   ASSERT_TRUE(Called(2));
   // The kernel is looked at while the call still runs, as whenever a scheduler is heard again.
@@ -368,7 +368,7 @@ TEST_F(MounterTokenTest, AMountThatThePluginMakesAnewIsThePublicationsOwn) {
   EXPECT_EQ(Told("volume.overmounted"), 0U);
   plugin_.Release();
   ASSERT_TRUE(WaitTold("volume.remounted"));
-  plugin_.MountAnew(false);
+  plugin_.MountAgain(false);
   EXPECT_NE(LookAt(target)->mount_id, before);
   EXPECT_EQ(Published().state, PublicationState::kPublished);
   EXPECT_FALSE(Published().uncertain);
@@ -382,11 +382,11 @@ TEST_F(MounterTokenTest, AMountThatIsMadeAnewIsThePublicationsOwnThoughTheRenewa
   RenewSoon();
   ASSERT_TRUE(Publish(Scheduled()).ok());
   const uint64_t before = LookAt(Target())->mount_id;
-  plugin_.MountAnew(true);
+  plugin_.MountAgain(true);
   plugin_.FailNext("NodePublishVolume", grpc::StatusCode::INTERNAL, Effect::kDone);
   tokens_.lifetime = std::chrono::hours(1);
   ASSERT_TRUE(WaitTold("volume.token_renewed"));
-  plugin_.MountAnew(false);
+  plugin_.MountAgain(false);
   EXPECT_NE(LookAt(Target())->mount_id, before);
   EXPECT_EQ(Told("volume.remounted"), 2U) << "its consumer is notified each time";
   // The kernel is looked at, as whenever a scheduler is heard again.
@@ -402,7 +402,7 @@ TEST_F(MounterTokenTest, AMountThatIsMadeAnewWhileBerthdEndsIsThePublicationsOwn
   ASSERT_TRUE(Publish(Scheduled()).ok());
   const std::string target = Target();
   const uint64_t before = LookAt(target)->mount_id;
-  plugin_.MountAnew(true);
+  plugin_.MountAgain(true);
   plugin_.HangNext("NodePublishVolume", Effect::kDone);
   ASSERT_TRUE(loop_.RunUntil([&] {
     const auto facts = LookAt(target);
@@ -411,7 +411,7 @@ TEST_F(MounterTokenTest, AMountThatIsMadeAnewWhileBerthdEndsIsThePublicationsOwn
   loop_.RunVoid(mounter_->Shutdown(Clock::now()));
   mounter_.reset();
   plugin_.Release();
-  plugin_.MountAnew(false);
+  plugin_.MountAgain(false);
   tokens_.lifetime = std::chrono::hours(1);
   Open();
   mounter_->UnblockForward(Origin::kScheduler, BootTime{});

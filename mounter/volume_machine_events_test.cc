@@ -22,7 +22,7 @@ namespace {
 constexpr WallTime kWallNow{std::chrono::seconds(1'000'000)};
 // When a publication was requested, when a lease was granted after one had ended, and when it was confirmed.
 constexpr BootTime kRequested{std::chrono::hours(1)};
-constexpr BootTime kGrantedAnew{std::chrono::hours(2)};
+constexpr BootTime kGrantedAgain{std::chrono::hours(2)};
 constexpr BootTime kConfirmed{std::chrono::hours(3)};
 const PublicationKey kFirst{.consumer = "web", .name = ""};
 const PublicationKey kSecond{.consumer = "db", .name = ""};
@@ -51,7 +51,7 @@ struct Books {
   // Publications that were acknowledged, and those to be undone since.
   std::set<std::string> acknowledged;
   // A lease has ended: the one that holds began later.
-  bool granted_anew = false;
+  bool granted_again = false;
   // Another node may have it since: what its scheduler has not requested or confirmed after a reboot, or
   // after a lease had ended.
   std::set<std::string> elsewhere;
@@ -81,7 +81,7 @@ std::string Describe(const Place& place) {
   for (const std::string& consumer : place.books.published) text += " " + consumer;
   text += " acknowledged:";
   for (const std::string& consumer : place.books.acknowledged) text += " " + consumer;
-  text += place.books.granted_anew ? " granted again, elsewhere:" : " elsewhere:";
+  text += place.books.granted_again ? " granted again, elsewhere:" : " elsewhere:";
   for (const std::string& consumer : place.books.elsewhere) text += " " + consumer;
   // What it keeps to itself shows in what it would do.
   text += fmt::format(" next {} {} {}", static_cast<int>(place.machine.plan().NextFor(kFirst).kind),
@@ -144,7 +144,7 @@ class Explorer {
         Place to = from;
         PublicationRecord wanted = Wanted(key);
         // Under the lease that holds now.
-        if (from.books.granted_anew && wanted.confirmed_at) wanted.confirmed_at = kConfirmed;
+        if (from.books.granted_again && wanted.confirmed_at) wanted.confirmed_at = kConfirmed;
         to.machine.RequestPublish(wanted);
         to.books.elsewhere.erase(key.consumer);
         Reach(std::move(to), name, "want " + key.consumer);
@@ -172,7 +172,7 @@ class Explorer {
     if (known == nullptr || known->state == PublicationState::kUnpublishing) return;
     PublicationRecord wanted = Wanted(key);
     wanted.origin = Origin::kScheduler;
-    wanted.confirmed_at = from.books.granted_anew ? kConfirmed : kRequested;
+    wanted.confirmed_at = from.books.granted_again ? kConfirmed : kRequested;
     Place to = from;
     if (known->state == PublicationState::kPublishing) {
       to.machine.RequestPublish(wanted);
@@ -192,16 +192,16 @@ class Explorer {
   void Withdrawals(const Place& from, const PublicationRecord& wanted, const std::string& name) {
     const auto block = [](VolumeMachine& m) { m.BlockForward(Origin::kScheduler, "no valid lease"); };
     const auto allow = [](VolumeMachine& m) { m.UnblockForward(Origin::kScheduler, BootTime{}); };
-    const auto allow_anew = [](VolumeMachine& m) { m.UnblockForward(Origin::kScheduler, kGrantedAnew); };
+    const auto allow_again = [](VolumeMachine& m) { m.UnblockForward(Origin::kScheduler, kGrantedAgain); };
     const auto confirm = [&wanted](VolumeMachine& m) { m.Confirm(wanted.key, kConfirmed); };
     // Only what there is can be confirmed: a publish that was taken back may not have been there before.
     const PublicationRecord* before = from.machine.record().Find(wanted.key);
     const bool there = before != nullptr && before->origin == wanted.origin;
     std::vector<std::vector<std::function<void(VolumeMachine&)>>> meanwhile = {
-        {}, {block}, {allow}, {allow_anew}, {block, allow}, {block, allow_anew}, {allow, block}};
+        {}, {block}, {allow}, {allow_again}, {block, allow}, {block, allow_again}, {allow, block}};
     if (there) {
       meanwhile.insert(meanwhile.end(),
-                       {{confirm}, {confirm, allow_anew}, {allow_anew, confirm}, {block, confirm}});
+                       {{confirm}, {confirm, allow_again}, {allow_again, confirm}, {block, confirm}});
     }
     for (size_t i = 0; i < meanwhile.size(); ++i) {
       Place without = from;
@@ -349,22 +349,22 @@ class Explorer {
       }
     }
     if (kind_.origin == Origin::kScheduler || kind_.taken_over) {
-      Place withheld = from;
-      withheld.machine.BlockForward(Origin::kScheduler, "no valid lease");
-      Reach(std::move(withheld), name, "block");
+      Place blocked = from;
+      blocked.machine.BlockForward(Origin::kScheduler, "no valid lease");
+      Reach(std::move(blocked), name, "block");
     }
     if (kind_.origin != Origin::kScheduler && !kind_.taken_over) return;
     Place allowed = from;
-    allowed.machine.UnblockForward(Origin::kScheduler, from.books.granted_anew ? kGrantedAnew : BootTime{});
+    allowed.machine.UnblockForward(Origin::kScheduler, from.books.granted_again ? kGrantedAgain : BootTime{});
     Reach(std::move(allowed), name, "the lease holds");
-    Place anew = from;
-    anew.books.granted_anew = true;
+    Place again = from;
+    again.books.granted_again = true;
     for (const PublicationRecord& p : from.machine.record().publications) {
-      const bool older = !p.confirmed_at || *p.confirmed_at < kGrantedAnew;
-      if (p.origin == Origin::kScheduler && older) anew.books.elsewhere.insert(p.key.consumer);
+      const bool older = !p.confirmed_at || *p.confirmed_at < kGrantedAgain;
+      if (p.origin == Origin::kScheduler && older) again.books.elsewhere.insert(p.key.consumer);
     }
-    anew.machine.UnblockForward(Origin::kScheduler, kGrantedAnew);
-    Reach(std::move(anew), name, "a lease is granted again");
+    again.machine.UnblockForward(Origin::kScheduler, kGrantedAgain);
+    Reach(std::move(again), name, "a lease is granted again");
     for (const PublicationKey& key : Keys()) {
       Place confirmed = from;
       const bool done = confirmed.machine.Confirm(key, kConfirmed);

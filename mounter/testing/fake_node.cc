@@ -109,9 +109,9 @@ void FakeNode::SayCondition(bool abnormal, const std::string& message) {
   condition_->set_message(message);
 }
 
-void FakeNode::MountAnew(bool anew) {
+void FakeNode::MountAgain(bool again) {
   const std::lock_guard lock(mutex_);
-  mount_anew_ = anew;
+  mount_again_ = again;
 }
 
 void FakeNode::Release() {
@@ -255,7 +255,7 @@ grpc::Status FakeNode::DoPublish(const ::csi::v1::NodePublishVolumeRequest& requ
   const auto context = request.volume_context().find("csi.storage.k8s.io/ephemeral");
   const bool by_mount = context != request.volume_context().end() && context->second == "true";
   const bool done = published_.contains(target) && (!by_mount || LookAt(target)->mount_root);
-  if (done && !mount_anew_) return grpc::Status::OK;
+  if (done && !mount_again_) return grpc::Status::OK;
   if (done && umount2(target.c_str(), UMOUNT_NOFOLLOW) != 0) return Errno("umount " + target);
   const bool block = request.volume_capability().has_block();
   if (block) {

@@ -50,7 +50,7 @@ class FakeNode final : public ::csi::v1::Node::Service {
   // Leaves an unmounted target's directory or file behind.
   void LeaveTargets(bool leave);
   // What is published is taken down and mounted once more when it is published again.
-  void MountAnew(bool anew);
+  void MountAgain(bool again);
   // What NodeGetVolumeHealth answers from now on: nothing is wrong, or this.
   void SayHealth(std::optional<::csi::v1::VolumeHealthErrorType> type, const std::string& reason = "");
   // Its stats have a condition from now on.
@@ -133,7 +133,7 @@ class FakeNode final : public ::csi::v1::Node::Service {
   bool stage_bare_ = false;
   std::string publish_from_;
   bool leave_targets_ = false;
-  bool mount_anew_ = false;
+  bool mount_again_ = false;
   std::optional<::csi::v1::VolumeCondition> condition_;
   ::csi::v1::VolumeHealth health_;
   int released_ = 0;

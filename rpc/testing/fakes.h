@@ -244,7 +244,6 @@ class FakeMounter : public Mounter {
   std::string leaving;  // why nothing goes forward any more
   std::vector<PublicationRef> confirmed;
   std::vector<std::pair<Origin, BootTime>> allowed;
-  std::vector<std::pair<Origin, std::string>> withheld;
   std::vector<std::string> ended_causes;
   std::vector<std::string> freed_paths;
   std::vector<std::string> steps;  // "note V", "expand V", in order
@@ -350,9 +349,7 @@ class FakeMounter : public Mounter {
     co_return absl::OkStatus();
   }
   void OnTokensWantedChanged() override {}
-  void BlockForward(Origin origin, std::string why) override {
-    withheld.emplace_back(origin, std::move(why));
-  }
+  void BlockForward(Origin /*origin*/, std::string /*why*/) override {}
   [[nodiscard]] std::vector<VolumeRef> SingleWriterVolumes(Origin /*origin*/) const override {
     std::vector<VolumeRef> names;
     for (const VolumeView& view : volumes) names.push_back({view.plugin_id, view.volume_id});
