@@ -20,56 +20,22 @@
 // reported; once, until no report waits for an acknowledgement).
 #pragma once
 
-#include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
-#include <vector>
+#include <utility>
 
-#include "base/event_log.h"
 #include "base/task_scope.h"
 #include "berth/v1/scheduler.pb.h"
-#include "controller/controller_directory.h"
-#include "mounter/mounter.h"
-#include "rpc/node_api.h"
-#include "rpc/plugin_control.h"
 #include "rpc/scheduler_directory.h"
-#include "rpc/uplink/dial_schedule.h"
-#include "rpc/uplink/link_lease.h"
-#include "rpc/uplink/link_rows.h"
+#include "rpc/uplink/link_asks.h"
+#include "rpc/uplink/link_operations.h"
 #include "rpc/uplink/link_session.h"
-#include "rpc/uplink/link_stream.h"
-#include "rpc/uplink/operation_check.h"
-#include "rpc/uplink/operation_runner.h"
+#include "rpc/uplink/node_objects.h"
+#include "rpc/uplink/uplink_context.h"
 
 namespace berth {
-
-struct UplinkOptions {
-  std::vector<std::string> addresses;  // at least one
-  std::string node_id;
-  std::string version;
-  v1::LeasePolicy on_lease_expiry = v1::KEEP;
-  std::set<v1::NodeState::Right> may = {v1::NodeState::VOLUMES};
-  DialLimits dial = {};
-  LinkTimes times = {};
-  Duration dial_within = std::chrono::seconds(20);
-  Duration node_state_every = std::chrono::seconds(5);
-};
-
-// What it joins.
-struct UplinkParts {
-  LinkDialer& dialer;
-  LinkLease& lease;
-  LinkRows& rows;
-  NodeApi& api;
-  PluginControl& plugins;
-  ControllerDirectory& controllers;
-  Mounter& mounter;
-  EventLog& events;
-  CallController controller;
-};
 
 class Uplink final : public SchedulerDirectory, private LinkHost {
  public:
@@ -85,41 +51,45 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
 
   // To be called: for each volume that may look different (MounterOptions::on_volume_changed), for the node
   // itself (its drain, its lease), for forced releases, and for each consumer that has ended.
-  void OnVolumeChanged(const std::string& plugin_id, const std::string& volume_id, bool here);
-  void OnNodeChanged();
-  void OnForcedReleasesChanged();
-  void OnConsumerEnded(const std::string& consumer, const std::string& cause, Origin origin);
+  void OnVolumeChanged(const std::string& plugin_id, const std::string& volume_id, bool here) {
+    objects_.OnVolumeChanged(plugin_id, volume_id, here);
+  }
+  void OnNodeChanged() { objects_.OnNodeChanged(); }
+  void OnForcedReleasesChanged() { objects_.OnForcedReleasesChanged(); }
+  void OnConsumerEnded(const std::string& consumer, const std::string& cause, Origin origin) {
+    objects_.OnConsumerEnded(consumer, cause, origin);
+  }
 
   // SchedulerDirectory.
   [[nodiscard]] std::optional<v1::LinkStatus> Status() const override;
   [[nodiscard]] Awaitable<absl::StatusOr<v1::Answer>> Ask(v1::Ask ask, bool wait, TimePoint deadline,
-                                                          OnProgress on_progress) override;
+                                                          OnProgress on_progress) override {
+    return asks_.Ask(std::move(ask), wait, deadline, std::move(on_progress));
+  }
 
  private:
-  struct Running;
-
   // LinkHost.
   [[nodiscard]] v1::Hello MakeHello() override;
   [[nodiscard]] absl::Status OnWelcome(const v1::Welcome& welcome) override;
-  void OnBegun() override;
-  [[nodiscard]] Awaitable<std::optional<v1::Object>> Describe(ObjectKey key) override;
-  void OnHeartbeat(uint64_t number) override { parts_.lease.OnHeartbeat(number); }
-  [[nodiscard]] Awaitable<absl::Status> OnHeartbeatAnswer(v1::HeartbeatAnswer answer) override {
-    return parts_.lease.OnAnswer(std::move(answer));
+  void OnBegun() override { objects_.OnBegun(); }
+  [[nodiscard]] Awaitable<std::optional<v1::Object>> Describe(ObjectKey key) override {
+    return objects_.Describe(std::move(key));
   }
-  [[nodiscard]] std::optional<v1::OperationResult> OnOperation(v1::Operation operation) override;
-  void OnCancel(uint64_t operation_id) override;
+  void OnHeartbeat(uint64_t number) override { link_.parts.lease.OnHeartbeat(number); }
+  [[nodiscard]] Awaitable<absl::Status> OnHeartbeatAnswer(v1::HeartbeatAnswer answer) override {
+    return link_.parts.lease.OnAnswer(std::move(answer));
+  }
+  [[nodiscard]] std::optional<v1::OperationResult> OnOperation(v1::Operation operation) override {
+    return operations_.OnOperation(std::move(operation));
+  }
+  void OnCancel(uint64_t operation_id) override { operations_.OnCancel(operation_id); }
   void OnAcknowledge(const v1::Acknowledge& acknowledge) override;
-  void OnAnswer(v1::Answer answer) override;
-  void OnAskProgress(const v1::AskProgress& progress) override;
-  void OnSynced() override;
+  void OnAnswer(v1::Answer answer) override { asks_.OnAnswer(std::move(answer)); }
+  void OnAskProgress(const v1::AskProgress& progress) override { asks_.OnAskProgress(progress); }
+  void OnSynced() override { SetState(v1::LinkStatus::SYNCED); }
 
   void Restore(std::map<std::string, std::string> rows);
   [[nodiscard]] Awaitable<void> Run();
-  // `value` is asked for at each try.
-  [[nodiscard]] Awaitable<void> PutUntilDone(std::string key, std::function<std::string()> value);
-  // Sent once its number and itself are on the disk.
-  [[nodiscard]] Awaitable<void> ReportEnded(v1::EndedConsumer ended);
   // One attempt, and the stream that comes of it, to its end.
   struct Ended {
     absl::Status why;
@@ -128,44 +98,21 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   };
   [[nodiscard]] Awaitable<Ended> RunOnce(std::string address);
   void ReportEnd(const std::string& address, const Ended& ended);
-  [[nodiscard]] Awaitable<void> FollowPlugins();
-  [[nodiscard]] Awaitable<void> FollowNode();
-  [[nodiscard]] Awaitable<void> Execute(v1::Operation operation, OperationFacts facts);
-  // A publish of a volume that the node is releasing now.
-  [[nodiscard]] bool GivingUp(const v1::Operation& operation) const;
-  [[nodiscard]] Awaitable<void> KeepResult(v1::OperationResult result, std::string subject);
-  [[nodiscard]] bool IsGreeted() const;
-  void DropEndedConsumer(uint64_t number);
   void SetState(v1::LinkStatus::State state);
-  void Wake();
 
-  asio::any_io_executor executor_;
-  UplinkOptions options_;
-  UplinkParts parts_;
-  OperationRunner runner_;
+  UplinkContext link_;
+  LinkOperations operations_{link_};
+  LinkAsks asks_{link_};
+  NodeObjects objects_{link_};
   bool leaving_ = false;
   uint64_t connection_number_ = 0;
   std::string instance_id_;
   std::string run_id_;
   std::optional<std::string> cluster_id_;  // unset: it was never welcomed anywhere
-
-  LinkState state_;
-  LinkSession* session_ = nullptr;  // of the stream that is up
   std::optional<TimePoint> welcomed_;
-  std::map<uint64_t, std::shared_ptr<Running>> running_;
-  std::map<uint64_t, v1::EndedConsumer> ended_consumers_;
-  uint64_t next_ended_ = 1;
-  std::map<uint64_t, std::string> forced_releases_;  // as the outbox knows them
-  std::map<std::string, size_t> known_plugins_;      // their hashes
-  bool node_changed_ = false;
-
-  v1::LinkStatus status_;  // what does not follow from the rest
   bool reported_lost_ = false;
-  bool reported_dropped_ = false;            // that ended consumers are dropped
   std::set<std::string> reported_refusals_;  // since there was a stream
-  Condition changed_;                        // answers, the node
   TaskScope tasks_;
-  TaskScope operations_;
 };
 
 }  // namespace berth
