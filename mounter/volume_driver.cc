@@ -120,12 +120,7 @@ Awaitable<FollowUp> VolumeDriver::RunStep(Step step) {
     if (reconciler_.StagingComesFirst(step)) co_return FollowUp::kNext;
     StepReport report;
     volume_.sent = false;
-    std::optional<absl::StatusOr<StepInput>> input = InputAtHand(step);
-    if (!input) {
-      auto should_end = [this, step] { return ShouldEnd(step); };
-      input = co_await Unless(&volume_.changed, std::move(should_end), ReadInput(step, deadline));
-      if (ForwardBlocked(step)) input.reset();
-    }
+    std::optional<absl::StatusOr<StepInput>> input = co_await TakeInput(step, deadline);
     const bool forced = input && input->ok() && (*input)->force;
     if (!input) {
       report = {.outcome = CallOutcome::kRetry, .error = absl::AbortedError(std::string(kSuperseded))};
@@ -171,6 +166,15 @@ Awaitable<FollowUp> VolumeDriver::RunStep(Step step) {
     }
     volume_.status.SetNextRetry({});
   }
+}
+
+Awaitable<std::optional<absl::StatusOr<StepInput>>> VolumeDriver::TakeInput(Step step, TimePoint deadline) {
+  std::optional<absl::StatusOr<StepInput>> input = InputAtHand(step);
+  if (input) co_return input;
+  auto should_end = [this, step] { return ShouldEnd(step); };
+  input = co_await Unless(&volume_.changed, std::move(should_end), ReadInput(step, deadline));
+  if (ForwardBlocked(step)) input.reset();
+  co_return input;
 }
 
 std::optional<StepInput> VolumeDriver::InputAtHand(const Step& step) const {

@@ -67,7 +67,10 @@ class VolumeDriver {
   [[nodiscard]] Awaitable<absl::Status> CommitOutcome(PublicationKey key, bool was_published);
   // One try of a step, until it ends or is ended early (ShouldEnd).
   [[nodiscard]] Awaitable<StepReport> Try(Step step, StepInput input, TimePoint deadline);
-  // What a step takes in addition to the record; unset if secrets have to be read from where they are kept.
+  // What a step takes in addition to the record. Unset: it may not go on any more. An error: its secrets
+  // could not be read.
+  [[nodiscard]] Awaitable<std::optional<absl::StatusOr<StepInput>>> TakeInput(Step step, TimePoint deadline);
+  // The same; unset if secrets have to be read from where they are kept.
   [[nodiscard]] std::optional<StepInput> InputAtHand(const Step& step) const;
   [[nodiscard]] Awaitable<absl::StatusOr<StepInput>> ReadInput(Step step, TimePoint deadline);
   // What the kernel shows of what a step made is kept, and what it unmounts is not missed.
