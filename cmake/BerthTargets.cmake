@@ -93,7 +93,9 @@ function(berth_test name)
   if(ARG_LABELS)
     set(labels LABELS "${ARG_LABELS}") # An empty value would take the next word for its own.
   endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+  # Without the values in their names, which may have blanks: ctest remembers how long such tests take, and
+  # begins with the longest.
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES
     PROPERTIES TIMEOUT ${ARG_TIMEOUT} ${labels})
 endfunction()
 

@@ -244,7 +244,8 @@ class FaultHungPluginTest : public FaultFuseTest, public testing::WithParamInter
   pid_t old_ = -1;
 };
 
-INSTANTIATE_TEST_SUITE_P(Levers, FaultHungPluginTest, testing::Values("force", "lazy"));
+INSTANTIATE_TEST_SUITE_P(Levers, FaultHungPluginTest, testing::Values("force", "lazy"),
+                         [](const auto& lever) { return std::string(lever.param); });
 
 TEST_P(FaultHungPluginTest, Fault24AStuckVolumeIsReleasedOnceItsPluginIsRestarted) {
   PublishFuse();
