@@ -361,9 +361,7 @@ LifecycleEvent PluginRunner::TakeHealth(PluginHealth health) {
 
 LifecycleEvent PluginRunner::TakeFacts(RunnerState::FactsRead read) {
   absl::Status verdict = read.facts.status();
-  if (verdict.ok() && swap_.trying() && plugin_.swap->before.has_value()) {
-    verdict = swap_.Compare(*plugin_.swap->before, *read.facts);
-  }
+  if (verdict.ok()) verdict = swap_.CheckTrial(*read.facts);
   if (!verdict.ok()) {
     plugin_.report.Refuse(std::string(verdict.message()));
     return LifecycleEvent{.type = LifecycleEvent::Type::kRefused, .text = plugin_.report.refused()};

@@ -68,14 +68,14 @@ Awaitable<absl::Status> PluginSwap::To(PluginConfig file, std::optional<SwapOver
       old.ok() ? "the old one serves" : fmt::format("and the old one does not serve: {}", MessageOf(old))));
 }
 
-absl::Status PluginSwap::Compare(const PluginFacts& before, const PluginFacts& now) const {
-  return CompareForSwap(
-      before, now, {.holds_volumes = !plugin_.report.Holders().empty(), .changes = plugin_.swap->changes});
+absl::Status PluginSwap::CheckTrial(const PluginFacts& now) const {
+  if (!trying() || !plugin_.swap->before.has_value()) return absl::OkStatus();
+  const SwapTerms terms{.holds_volumes = !plugin_.report.Holders().empty(), .changes = plugin_.swap->changes};
+  return CompareForSwap(*plugin_.swap->before, now, terms);
 }
 
 void PluginSwap::NoteLosses(const PluginFacts& now) {
-  const bool swapping = plugin_.swap.has_value() && plugin_.swap->tried;
-  if (swapping || !plugin_.snapshot.facts.has_value() || plugin_.report.Holders().empty()) return;
+  if (trying() || !plugin_.snapshot.facts.has_value() || plugin_.report.Holders().empty()) return;
   const absl::Status same = CompareForSwap(*plugin_.snapshot.facts, now, {.holds_volumes = true});
   if (same.ok()) return;
   plugin_.note = fmt::format("it is not what it was, and volumes are in use through it: {}", MessageOf(same));

@@ -36,8 +36,9 @@ class PluginSwap {
 
   // Whether a process is on trial.
   [[nodiscard]] bool trying() const { return plugin_.swap.has_value() && plugin_.swap->tried; }
-  // Whether the one on trial, which says `now` of itself, may serve in the place of what said `before`.
-  [[nodiscard]] absl::Status Compare(const PluginFacts& before, const PluginFacts& now) const;
+  // Whether the one on trial, which says `now` of itself, may serve in the place of the old one. OK where
+  // none is on trial.
+  [[nodiscard]] absl::Status CheckTrial(const PluginFacts& now) const;
   // A process that was started, rather than swapped, serves whatever it can do, since nothing else would.
   // Reports what it cannot do any more while volumes are held through it.
   void NoteLosses(const PluginFacts& now);
