@@ -52,7 +52,11 @@ class Echo final : public Behaviour {
     }
   }
   void OnWriteDone(bool ok) override {
-    if (ok) StartRead(&bytes_);
+    if (ok) {
+      StartRead(&bytes_);
+    } else {
+      Finish(grpc::Status::CANCELLED);  // the server waits for this when it ends
+    }
   }
   grpc::ByteBuffer bytes_;
 };

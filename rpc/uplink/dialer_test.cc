@@ -62,7 +62,11 @@ class EchoingScheduler final : public berth::v1::SchedulerLink::CallbackService 
       StartWrite(&out_);
     }
     void OnWriteDone(bool ok) override {
-      if (ok) StartRead(&in_);
+      if (ok) {
+        StartRead(&in_);
+      } else {
+        Finish(grpc::Status::CANCELLED);  // the server waits for this when it ends
+      }
     }
 
    private:
