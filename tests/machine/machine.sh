@@ -57,7 +57,7 @@ readonly QUICK_BOOT=(
   systemd.mask=systemd-{logind,user-sessions,update-utmp,update-utmp-runlevel}.service
 )
 # What the cases run besides what is installed.
-readonly TEST_PROGRAMS=(bin/berth-fault-plugin tests/berth-test-nfs-plugin tests/plugin_place_test
+readonly TEST_PROGRAMS=(bin/berth-fault-plugin tests/berth-test-nfs-plugin tests/plugin_cgroup_test
   tests/mount_test tests/mounter_test)
 
 say() { printf '%s\n' "$*" >&2; }

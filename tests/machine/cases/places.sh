@@ -1,6 +1,0 @@
-#!/usr/bin/env bash
-# The placer's own test, against the real systemd, its scopes and the kernel's limits.
-plugin_place_test --gtest_brief=1
-# And without a message bus: by systemd's private socket.
-systemctl stop dbus.socket dbus.service
-plugin_place_test --gtest_brief=1 --gtest_filter='SystemdScope*'
