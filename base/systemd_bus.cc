@@ -6,6 +6,7 @@
 #include <systemd/sd-daemon.h>
 #include <systemd/sd-login.h>
 
+#include <algorithm>
 #include <cctype>
 #include <csignal>
 #include <cstdlib>
@@ -125,6 +126,21 @@ Awaitable<absl::Status> RunJob(Session* session, std::string unit, Message call,
       fmt::format("{}: systemd's job ended as \"{}\"", what, Printable(jobs.results[job], 64)));
 }
 
+// A property of the manager's, from one address.
+Awaitable<absl::StatusOr<std::string>> AskManager(SystemdBus::Address address, std::string property,
+                                                  TimePoint deadline) {
+  BERTH_CO_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, co_await Connect({address}, deadline));
+  const std::string what = fmt::format("ask systemd for its {}", property);
+  BERTH_CO_ASSIGN_OR_RETURN(Message request, NewCall(session->bus(), systemd_internal::kProperties, "Get"));
+  const int written = sd_bus_message_append(request.get(), "ss", kManager, property.c_str());
+  if (written < 0) co_return BusStatus(written, what);
+  BERTH_CO_ASSIGN_OR_RETURN(const Message reply, co_await session->Call(std::move(request), what, deadline));
+  const char* value = nullptr;
+  const int read = sd_bus_message_read(reply.get(), "v", "s", &value);
+  if (read < 0) co_return BusStatus(read, what);
+  co_return Printable(value, 128);
+}
+
 }  // namespace
 
 std::string EscapeUnitName(std::string_view text) {
@@ -148,16 +164,17 @@ std::vector<SystemdBus::Address> SystemdBus::DefaultAddresses() {
 
 Awaitable<absl::StatusOr<std::string>> SystemdBus::ManagerText(std::string property,
                                                                TimePoint deadline) const {
-  BERTH_CO_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, co_await Connect(addresses_, deadline));
-  const std::string what = fmt::format("ask systemd for its {}", property);
-  BERTH_CO_ASSIGN_OR_RETURN(Message request, NewCall(session->bus(), systemd_internal::kProperties, "Get"));
-  const int written = sd_bus_message_append(request.get(), "ss", kManager, property.c_str());
-  if (written < 0) co_return BusStatus(written, what);
-  BERTH_CO_ASSIGN_OR_RETURN(const Message reply, co_await session->Call(std::move(request), what, deadline));
-  const char* value = nullptr;
-  const int read = sd_bus_message_read(reply.get(), "v", "s", &value);
-  if (read < 0) co_return BusStatus(read, what);
-  co_return Printable(value, 128);
+  absl::Status failure = absl::UnavailableError("systemd: no address");
+  for (size_t i = 0; i < addresses_.size(); ++i) {
+    const auto share = (deadline - Clock::now()) / static_cast<int64_t>(addresses_.size() - i);
+    absl::StatusOr<std::string> text =
+        co_await AskManager(addresses_[i], property, std::min(deadline, Clock::now() + share));
+    if (text.ok()) co_return text;
+    failure =
+        i == 0 ? text.status()
+               : absl::UnavailableError(fmt::format("{}; {}", MessageOf(failure), MessageOf(text.status())));
+  }
+  co_return failure;
 }
 
 Awaitable<absl::StatusOr<std::string>> SystemdBus::Version(TimePoint deadline) const {

@@ -63,7 +63,8 @@ class SystemdBus {
   [[nodiscard]] Awaitable<absl::Status> KillUnit(std::string name, TimePoint deadline) const;
 
  private:
-  // A property of the manager's.
+  // A property of the manager's. Each address is asked by itself: while the machine stops, the message bus
+  // may go before it has answered.
   [[nodiscard]] Awaitable<absl::StatusOr<std::string>> ManagerText(std::string property,
                                                                    TimePoint deadline) const;
 

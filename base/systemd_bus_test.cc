@@ -51,6 +51,18 @@ TEST(SystemdBusTest, TellsWhetherTheMachineIsStopping) {
   EXPECT_EQ(RunOn(loop, bus.IsStopping(Clock::now() + std::chrono::seconds(20))).value(), true);
 }
 
+TEST(SystemdBusTest, WhereTheBusGoesBeforeItsAnswerSystemdItselfIsAsked) {
+  const FakeSystemd bus_that_stops(FakeSystemd::Manner::kHangsUp);
+  FakeSystemd systemd(FakeSystemd::Manner::kDone);
+  systemd.SetSystemState("stopping");
+  asio::io_context loop;
+  const SystemdBus bus({bus_that_stops.address(), systemd.address()});
+  EXPECT_EQ(RunOn(loop, bus.IsStopping(Clock::now() + std::chrono::seconds(20))).value(), true);
+  const SystemdBus gone({bus_that_stops.address()});
+  const auto unknown = RunOn(loop, gone.IsStopping(Clock::now() + std::chrono::seconds(20)));
+  EXPECT_TRUE(absl::IsUnavailable(unknown.status())) << unknown.status();
+}
+
 TEST(SystemdBusTest, AsksTheVersion) {
   const FakeSystemd systemd(FakeSystemd::Manner::kDone);
   asio::io_context loop;

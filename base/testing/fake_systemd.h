@@ -215,6 +215,10 @@ class FakeSystemd {
       const char* name = nullptr;
       sd_bus_message_read(message, "ss", &interface, &name);
       const std::lock_guard lock(mutex_);
+      if (manner_ == Manner::kHangsUp) {
+        hang_up_ = true;
+        return 1;
+      }
       const bool state = std::string(name) == "SystemState";
       return sd_bus_reply_method_return(message, "v", "s", state ? system_state_.c_str() : "252.1-test");
     }
