@@ -6,7 +6,6 @@
 #include <systemd/sd-daemon.h>
 #include <systemd/sd-login.h>
 
-#include <algorithm>
 #include <cctype>
 #include <csignal>
 #include <cstdlib>
@@ -22,6 +21,7 @@ namespace {
 
 using systemd_internal::BusStatus;
 using systemd_internal::Connect;
+using systemd_internal::FromFirst;
 using systemd_internal::kManager;
 using systemd_internal::kPath;
 using systemd_internal::Message;
@@ -164,17 +164,10 @@ std::vector<SystemdBus::Address> SystemdBus::DefaultAddresses() {
 
 Awaitable<absl::StatusOr<std::string>> SystemdBus::ManagerText(std::string property,
                                                                TimePoint deadline) const {
-  absl::Status failure = absl::UnavailableError("systemd: no address");
-  for (size_t i = 0; i < addresses_.size(); ++i) {
-    const auto share = (deadline - Clock::now()) / static_cast<int64_t>(addresses_.size() - i);
-    absl::StatusOr<std::string> text =
-        co_await AskManager(addresses_[i], property, std::min(deadline, Clock::now() + share));
-    if (text.ok()) co_return text;
-    failure =
-        i == 0 ? text.status()
-               : absl::UnavailableError(fmt::format("{}; {}", MessageOf(failure), MessageOf(text.status())));
-  }
-  co_return failure;
+  auto ask = [property = std::move(property)](Address address, TimePoint until) {
+    return AskManager(std::move(address), property, until);
+  };
+  co_return co_await FromFirst<std::string>(addresses_, deadline, std::move(ask));
 }
 
 Awaitable<absl::StatusOr<std::string>> SystemdBus::Version(TimePoint deadline) const {

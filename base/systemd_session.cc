@@ -124,19 +124,7 @@ Awaitable<absl::StatusOr<Message>> Session::Call(Message request, std::string wh
 
 Awaitable<absl::StatusOr<std::unique_ptr<Session>>> Connect(std::vector<SystemdBus::Address> addresses,
                                                             TimePoint deadline) {
-  absl::Status failure = absl::UnavailableError("systemd: no address");
-  for (size_t i = 0; i < addresses.size(); ++i) {
-    // A bus that is there and does not speak leaves time for the next one.
-    const auto share = (deadline - Clock::now()) / static_cast<int64_t>(addresses.size() - i);
-    absl::StatusOr<std::unique_ptr<Session>> session =
-        co_await ConnectTo(addresses[i], std::min(deadline, Clock::now() + share));
-    if (session.ok()) co_return session;
-    failure =
-        i == 0
-            ? session.status()
-            : absl::UnavailableError(fmt::format("{}; {}", MessageOf(failure), MessageOf(session.status())));
-  }
-  co_return failure;
+  co_return co_await FromFirst<std::unique_ptr<Session>>(std::move(addresses), deadline, ConnectTo);
 }
 
 absl::StatusOr<Message> NewCall(sd_bus* bus, const char* interface, const char* method) {

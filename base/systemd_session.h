@@ -2,8 +2,10 @@
 #pragma once
 
 #include <absl/status/statusor.h>
+#include <fmt/format.h>
 #include <systemd/sd-bus.h>
 
+#include <algorithm>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <functional>
 #include <memory>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/status.h"
 #include "base/systemd_bus.h"
 #include "base/task_scope.h"
 
@@ -61,6 +64,25 @@ class Session {
   bool message_bus_;
   std::optional<asio::posix::stream_descriptor> descriptor_;
 };
+
+// What `ask` gets from the first of the addresses that answers. One that is there and does not answer leaves
+// time for the next. UNAVAILABLE: none does, with each one's error.
+template <class T>
+[[nodiscard]] Awaitable<absl::StatusOr<T>> FromFirst(
+    std::vector<SystemdBus::Address> addresses, TimePoint deadline,
+    std::function<Awaitable<absl::StatusOr<T>>(SystemdBus::Address, TimePoint)> ask) {
+  absl::Status failure = absl::UnavailableError("systemd: no address");
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    const auto share = (deadline - Clock::now()) / static_cast<int64_t>(addresses.size() - i);
+    absl::StatusOr<T> answer = co_await ask(addresses[i], std::min(deadline, Clock::now() + share));
+    if (answer.ok()) co_return answer;
+    failure =
+        i == 0
+            ? answer.status()
+            : absl::UnavailableError(fmt::format("{}; {}", MessageOf(failure), MessageOf(answer.status())));
+  }
+  co_return failure;
+}
 
 // To the first of the addresses that answers.
 [[nodiscard]] Awaitable<absl::StatusOr<std::unique_ptr<Session>>> Connect(
