@@ -32,7 +32,7 @@ absl::Status CheckCapacity(int64_t capacity, const ::csi::v1::CapacityRange& ran
   }
   if (range.limit_bytes() > 0 && capacity > range.limit_bytes()) {
     return Wrong(
-        fmt::format("a capacity of {} bytes, though at most {} were allowed", capacity, range.limit_bytes()));
+        fmt::format("a capacity of {} bytes, more than the limit of {}", capacity, range.limit_bytes()));
   }
   return absl::OkStatus();
 }

@@ -483,7 +483,7 @@ TEST_F(MounterHungPluginTest, LazyDetachesAndSaysSoAndWhatStillRuns) {
   EXPECT_THAT(MessageOf((*undo)->status()),
               AllOf(HasSubstr("a mount of it was detached"), HasSubstr("NodeUnpublishVolume")));
   EXPECT_TRUE(loop_.RunUntil([&] { return PluginHangs(); }));
-  EXPECT_EQ(plugins_.restarts, 0) << "it was not allowed";
+  EXPECT_EQ(plugins_.restarts, 0) << "its file does not ask for it";
   Restart();
   EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); })) << "also what is left to be done is forced still";
 }

@@ -76,7 +76,7 @@ struct PublicationRecord {
   std::string hung;
   // Not written. Its mount refuses writes, which it was asked for: why.
   std::string writes_refused;
-  // Not written. The kernel showed it mounted at `path`, since this berthd began.
+  // Not written. Since this berthd started, the kernel has shown it mounted at `path`.
   bool path_mounted = false;
   // Not written. Why it is not mounted at `path`.
   std::string path_error;

@@ -78,7 +78,7 @@ TEST_F(ReverseCallTest, AnErrorOfThePluginsNamesWhoKeepsItBusy) {
   EXPECT_THAT(MessageOf(report.error), HasSubstr("kept busy by"));
   ASSERT_THAT(report.holders, SizeIs(1));
   EXPECT_EQ(report.holders[0].pid, getpid());
-  EXPECT_TRUE(TargetIsMounted()) << "nobody has asked for more";
+  EXPECT_TRUE(TargetIsMounted()) << "--lazy was not requested";
   EXPECT_THAT(detached_, IsEmpty());
 }
 

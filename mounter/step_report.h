@@ -32,7 +32,7 @@ struct HungSince {
   WallTime shown;
 };
 
-// What a step needs in addition to the record, and what an operator allowed.
+// What a step needs in addition to the record, and what an operator has requested.
 struct StepInput {
   Secrets secrets = {};
   bool force = false;  // abort the file system (MNT_FORCE), before the plugin is called and while it hangs

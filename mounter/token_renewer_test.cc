@@ -128,7 +128,7 @@ TEST_F(TokenRenewerTest, ACallThatOnlyRenewsChangesNoMount) {
   EXPECT_TRUE(tokens_->AfterCall(Key())) << "the row named none meanwhile";
   EXPECT_EQ(MountId(), before);
   EXPECT_THAT(Events("volume.remounted"), IsEmpty());
-  // Nothing was sent: a mount that somebody lays over it is not the plugin's.
+  // Nothing was sent: a mount that is made over it is not the plugin's.
   ASSERT_EQ(mount("over", Target().c_str(), "tmpfs", 0, nullptr), 0);
   EXPECT_FALSE(tokens_->AfterCall(Key()));
   EXPECT_EQ(MountId(), before);

@@ -88,10 +88,10 @@ absl::Status TreeWatch::RepairTree() {
   if (!absl::IsNotFound(stands)) return stands;
   // What was mounted in it is gone, or stays with the processes that use it; no path leads to a volume.
   const std::string tree = context_.paths->tree();
-  absl::Status mended = SetUpMountTree(tree).status();
-  if (mended.ok()) mended = context_.paths->RenewTree();
-  if (!mended.ok()) {
-    tree_problem_ = fmt::format("{}, and is not mounted again: {}", MessageOf(stands), MessageOf(mended));
+  absl::Status mounted = SetUpMountTree(tree).status();
+  if (mounted.ok()) mounted = context_.paths->RenewTree();
+  if (!mounted.ok()) {
+    tree_problem_ = fmt::format("{}, and is not mounted again: {}", MessageOf(stands), MessageOf(mounted));
     return absl::UnavailableError(tree_problem_);
   }
   context_.events.Append(
@@ -113,14 +113,14 @@ void TreeWatch::WatchHealth() {
     }
     return mounts;
   };
-  auto told = [this](const WatchedMount& mount, const absl::Status& verdict) {
+  auto on_verdict = [this](const WatchedMount& mount, const absl::Status& verdict) {
     const auto it = table_.all().find(mount.key);
     if (it == table_.all().end()) return;
     const auto actor = it->second;
     actor->reconciler().OnHealth(mount.component, verdict);
   };
   health_.emplace(context_.executor, context_.helper, context_.options.health_interval, std::move(which),
-                  std::move(told), context_.options.health_patience);
+                  std::move(on_verdict), context_.options.health_patience);
   context_.scope.Spawn("health of mounts", health_->Run());
   context_.scope.Spawn("condition of volumes", WatchConditions());
 }

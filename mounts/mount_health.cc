@@ -16,7 +16,7 @@ struct AskedMount {
   WatchedMount mount;
   uint64_t id = 0;
   dev_t device = 0;
-  absl::Status told;  // what the kernel says by itself
+  absl::Status kernel_verdict;  // what the kernel says by itself
 };
 
 namespace {
@@ -36,13 +36,14 @@ Sorted Sort(const std::vector<WatchedMount>& mounts) {
   for (const WatchedMount& mount : mounts) {
     const StorageState state = look.At(mount.path, mount.objects);
     if (!state.there) continue;
-    AskedMount asked{.mount = mount, .id = state.mount_id, .device = state.device, .told = absl::OkStatus()};
+    AskedMount asked{
+        .mount = mount, .id = state.mount_id, .device = state.device, .kernel_verdict = absl::OkStatus()};
     if (!state.dead.empty()) {
-      asked.told = absl::UnavailableError(state.dead);
+      asked.kernel_verdict = absl::UnavailableError(state.dead);
     } else if (!state.read_only.empty() && mount.writes) {
-      asked.told = absl::FailedPreconditionError(state.read_only);
+      asked.kernel_verdict = absl::FailedPreconditionError(state.read_only);
     }
-    const bool ask = CanDie(state.fs_type) && !absl::IsUnavailable(asked.told);
+    const bool ask = CanDie(state.fs_type) && !absl::IsUnavailable(asked.kernel_verdict);
     (ask ? sorted.to_ask : sorted.known).push_back(std::move(asked));
   }
   return sorted;
@@ -75,11 +76,11 @@ bool CanDie(std::string_view fs_type) {
 }
 
 MountHealth::MountHealth(const asio::any_io_executor& /*executor*/, MountHelper& helper, Duration interval,
-                         Which which, Told told, Duration patience)
+                         Which which, OnVerdict on_verdict, Duration patience)
     : helper_(helper),
       interval_(interval),
       which_(std::move(which)),
-      reported_(std::move(told)),
+      on_verdict_(std::move(on_verdict)),
       patience_(patience) {}
 
 Awaitable<void> MountHealth::Run() {
@@ -103,7 +104,7 @@ Awaitable<void> MountHealth::Round() {
   for (const AskedMount& asked : sorted->to_ask) present.insert(asked.mount.path);
   std::erase_if(bad_, [&present](const auto& entry) { return !present.contains(entry.first); });
 
-  for (const AskedMount& asked : sorted->known) Conclude(asked.mount, asked.id, asked.told);
+  for (const AskedMount& asked : sorted->known) Conclude(asked.mount, asked.id, asked.kernel_verdict);
 
   co_await Ask(std::move(sorted->to_ask));
 }
@@ -169,7 +170,7 @@ Awaitable<std::vector<absl::Status>> MountHealth::Probe(const std::vector<AskedM
 
 // Of one that answers, what the kernel says of it.
 void MountHealth::ConcludeAsked(const AskedMount& asked, const absl::Status& verdict) {
-  if (IsVerdict(verdict)) Conclude(asked.mount, asked.id, verdict.ok() ? asked.told : verdict);
+  if (IsVerdict(verdict)) Conclude(asked.mount, asked.id, verdict.ok() ? asked.kernel_verdict : verdict);
 }
 
 void MountHealth::Conclude(const WatchedMount& mount, uint64_t mount_id, const absl::Status& verdict) {
@@ -183,7 +184,7 @@ void MountHealth::Conclude(const WatchedMount& mount, uint64_t mount_id, const a
     if (reported_before) return;
     bad_.insert_or_assign(mount.path, Bad{.code = verdict.code(), .mount_id = mount_id});
   }
-  reported_(mount, verdict);
+  on_verdict_(mount, verdict);
 }
 
 }  // namespace berth

@@ -44,12 +44,12 @@ class MountHealth {
   using Which = std::function<std::vector<WatchedMount>()>;
   // OK: it is well (again). UNAVAILABLE: dead. DEADLINE_EXCEEDED: hung. FAILED_PRECONDITION: read-only. The
   // message is for people.
-  using Told = std::function<void(const WatchedMount& mount, absl::Status verdict)>;
+  using OnVerdict = std::function<void(const WatchedMount& mount, absl::Status verdict)>;
 
-  // `which` is called before each round; `told` for each verdict that differs from the last one about the
-  // mount (the first one: if not OK). `patience`: how long a file system may take to answer.
+  // `which` is called before each round; `on_verdict` for each verdict that differs from the last one about
+  // the mount (the first one: if not OK). `patience`: how long a file system may take to answer.
   MountHealth(const asio::any_io_executor& executor, MountHelper& helper, Duration interval, Which which,
-              Told told, Duration patience = std::chrono::seconds(10));
+              OnVerdict on_verdict, Duration patience = std::chrono::seconds(10));
 
   // Runs rounds until it is cancelled. This and the helper outlive it.
   [[nodiscard]] Awaitable<void> Run();
@@ -68,7 +68,7 @@ class MountHealth {
   MountHelper& helper_;
   Duration interval_;
   Which which_;
-  Told reported_;
+  OnVerdict on_verdict_;
   Duration patience_;
 
   // By path: the last verdict that was not OK, and its mount.

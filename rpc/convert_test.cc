@@ -132,7 +132,8 @@ TEST(CheckedAnswerTest, OfCreateVolumeThatDoesNotFitNamesTheVolumeThatNowExists)
   (*vast.mutable_volume()->mutable_volume_context())["k"] = std::string(100'000, 'x');
   for (const auto& [answer, why] : {
            std::pair(CheckedAnswer("p", CreateRequest(10, 20), Created("v", 9)), "10 were required"),
-           std::pair(CheckedAnswer("p", CreateRequest(10, 20), Created("v", 21)), "at most 20 were allowed"),
+           std::pair(CheckedAnswer("p", CreateRequest(10, 20), Created("v", 21)),
+                     "more than the limit of 20"),
            std::pair(CheckedAnswer("p", CreateRequest(10, 20), Created("v", -1)), "-1 bytes"),
            std::pair(CheckedAnswer("p", from_snapshot, Created("v", 1)), "filled from the source"),
            std::pair(CheckedAnswer("p", CreateRequest(0, 0), vast), "context of 1 entries, 100001 bytes"),

@@ -266,7 +266,8 @@ TEST_F(FaultAwayTest, Fault17APidThatTheKernelGaveToAStrangerIsNeitherSignalledN
   Publish(volume, "job");
   const pid_t plugin = EndBoth();
   const OtherProcess other(node_.dir(), plugin);
-  if (other.pid() < 0 && other.error() == EPERM) GTEST_SKIP() << "NO RIGHT HERE TO CHOOSE A PID";
+  if (other.pid() < 0 && other.error() == EPERM)
+    GTEST_SKIP() << "the kernel does not let us choose a pid here (CAP_CHECKPOINT_RESTORE)";
   ASSERT_EQ(other.pid(), plugin) << strerror(other.error());
   WaitFor("the other process runs", [&] { return other.History().find("idle") != std::string::npos; });
   node_.Start();
