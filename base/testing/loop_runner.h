@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/task_scope.h"
+#include "base/testing/test_bound.h"
 
 namespace berth {
 
@@ -17,10 +18,8 @@ class LoopRunner {
  public:
   [[nodiscard]] asio::any_io_executor executor() { return io_.get_executor(); }
 
-  // Runs the loop until `predicate` holds; false at the bound, which is for what never comes: a busy machine
-  // takes its time.
-  [[nodiscard]] bool RunUntil(const std::function<bool()>& predicate,
-                              Duration bound = std::chrono::seconds(60)) {
+  // Runs the loop until `predicate` holds; false at the bound.
+  [[nodiscard]] bool RunUntil(const std::function<bool()>& predicate, Duration bound = kTestBound) {
     const TimePoint deadline = Clock::now() + bound;
     while (!predicate()) {
       if (Clock::now() >= deadline) return false;

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/testing/run_process.h"
+#include "base/testing/test_bound.h"
 
 namespace berth {
 
@@ -34,16 +35,15 @@ class ProcessTest : public ::testing::Test {
     std::future<T> result = asio::co_spawn(loop_, std::move(task), asio::use_future);
     loop_.restart();
     while (result.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-      if (loop_.run_one_for(std::chrono::seconds(20)) == 0) {
-        ADD_FAILURE() << "nothing happened for 20 s";
+      if (loop_.run_one_for(kTestBound) == 0) {
+        ADD_FAILURE() << "nothing happened in time";
         abort();
       }
     }
     return result.get();
   }
 
-  absl::StatusOr<std::unique_ptr<Process>> TryLaunch(ProcessSpec spec,
-                                                     Duration timeout = std::chrono::seconds(10)) {
+  absl::StatusOr<std::unique_ptr<Process>> TryLaunch(ProcessSpec spec, Duration timeout = kTestBound) {
     return Run(Process::Launch(loop_.get_executor(), std::move(spec), Clock::now() + timeout));
   }
 
@@ -72,7 +72,7 @@ class ProcessTest : public ::testing::Test {
   }
 
   absl::StatusOr<RunResult> RunShell(const std::string& script, std::string input = "", size_t limit = 4096,
-                                     Duration timeout = std::chrono::seconds(10)) {
+                                     Duration timeout = kTestBound) {
     return Run(RunProcess(reaper_, Shell(script), std::move(input), limit, Clock::now() + timeout));
   }
 

@@ -9,12 +9,13 @@
 #include <optional>
 
 #include "base/task_scope.h"
+#include "base/testing/test_bound.h"
 
 namespace berth {
 
 // Runs `work` on `loop` and returns what it returns. Fails the test, and aborts it, after `bound`.
 template <class T>
-T RunOn(asio::io_context& loop, Awaitable<T> work, Duration bound = std::chrono::seconds(30)) {
+T RunOn(asio::io_context& loop, Awaitable<T> work, Duration bound = kTestBound) {
   std::optional<T> result;
   std::exception_ptr error;
   asio::co_spawn(loop, std::move(work), [&](std::exception_ptr failure, T value) {
@@ -34,7 +35,7 @@ T RunOn(asio::io_context& loop, Awaitable<T> work, Duration bound = std::chrono:
   return *std::move(result);
 }
 
-inline void RunOn(asio::io_context& loop, Awaitable<void> work, Duration bound = std::chrono::seconds(30)) {
+inline void RunOn(asio::io_context& loop, Awaitable<void> work, Duration bound = kTestBound) {
   auto wrapped = [](Awaitable<void> inner) -> Awaitable<bool> {
     co_await std::move(inner);
     co_return true;

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/testing/test_bound.h"
 
 namespace berth {
 
@@ -64,8 +65,8 @@ class FakePlugin {
   [[nodiscard]] int Calls(const std::string& rpc) const;
   [[nodiscard]] int Cancelled(const std::string& rpc) const;
   // Waits until there are so many; false at the bound.
-  [[nodiscard]] bool WaitForCalls(const std::string& rpc, int count, Duration bound = kBound) const;
-  [[nodiscard]] bool WaitForCancelled(const std::string& rpc, int count, Duration bound = kBound) const;
+  [[nodiscard]] bool WaitForCalls(const std::string& rpc, int count, Duration bound = kTestBound) const;
+  [[nodiscard]] bool WaitForCancelled(const std::string& rpc, int count, Duration bound = kTestBound) const;
 
   // The request of the newest call of `rpc`, parsed; false if there was no call or it is not a `request`.
   [[nodiscard]] bool LastRequest(const std::string& rpc, google::protobuf::Message* request) const;
@@ -78,8 +79,6 @@ class FakePlugin {
  private:
   class Service;
   class Call;
-
-  static constexpr Duration kBound = std::chrono::seconds(20);
 
   struct Script {
     bool hang = false;

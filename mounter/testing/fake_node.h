@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/testing/test_bound.h"
 #include "csi/csi.grpc.pb.h"
 
 namespace berth {
@@ -60,8 +61,7 @@ class FakeNode final : public ::csi::v1::Node::Service {
 
   [[nodiscard]] int Calls(const std::string& method) const;
   // Waits until so many calls of `method` have arrived; false at the bound.
-  [[nodiscard]] bool WaitForCalls(const std::string& method, int count,
-                                  Duration bound = std::chrono::seconds(20)) const;
+  [[nodiscard]] bool WaitForCalls(const std::string& method, int count, Duration bound = kTestBound) const;
   // "NodeStageVolume v1" and so on, in the order of arrival.
   [[nodiscard]] std::vector<std::string> Log() const;
   // What the caller did against the specification.

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/testing/test_bound.h"
 #include "berth/v1/node.grpc.pb.h"
 #include "rpc/node_server.h"
 #include "rpc/testing/fakes.h"
@@ -36,7 +37,7 @@ class ServedNode {
   static constexpr gid_t kChangers = 4241;
   static constexpr gid_t kReaders = 4242;
   static constexpr gid_t kClaimers = 4243;
-  static constexpr auto kBound = std::chrono::seconds(30);
+  static constexpr auto kBound = kTestBound;
 
   ServedNode() {
     chmod(directory_.c_str(), 0755);
@@ -99,7 +100,7 @@ class ServedNode {
   // Waits until `holds`, asked on the loop's thread, says so; false at the bound.
   [[nodiscard]] bool Eventually(std::function<bool()> holds) {
     std::promise<bool> told;
-    asio::co_spawn(loop_, Poll(std::move(holds), Clock::now() + std::chrono::seconds(20)),
+    asio::co_spawn(loop_, Poll(std::move(holds), Clock::now() + kTestBound),
                    [&told](const std::exception_ptr&, bool held) { told.set_value(held); });
     return told.get_future().get();
   }

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "base/testing/as_user.h"
 #include "base/testing/run_on.h"
+#include "base/testing/test_bound.h"
 #include "supervisor/cgroups/plugin_cgroup_kinds.h"
 #include "supervisor/cgroups/testing/gated_child.h"
 
@@ -31,10 +32,8 @@ using testing::IsEmpty;
 using testing::StartsWith;
 using testing::UnorderedElementsAre;
 
-constexpr Duration kBound = std::chrono::seconds(20);
-
 void WaitUntilHolds(const std::function<bool()>& condition) {
-  const TimePoint deadline = Clock::now() + kBound;
+  const TimePoint deadline = Clock::now() + kTestBound;
   while (!condition()) {
     ASSERT_LT(Clock::now(), deadline) << "the condition did not come about";
     poll(nullptr, 0, 2);
@@ -61,14 +60,14 @@ class PluginCgroupTest : public testing::Test {
   [[nodiscard]] CgroupOptions Options() const { return {.use_systemd = false, .cgroup_parent = parent_}; }
 
   std::unique_ptr<PluginCgroup> Prepare(const std::string& id, CgroupLimits limits = {}) {
-    auto group = RunOn(loop_, placer_->Prepare(id, limits, Clock::now() + kBound));
+    auto group = RunOn(loop_, placer_->Prepare(id, limits, Clock::now() + kTestBound));
     EXPECT_TRUE(group.ok()) << group.status();
     return group.ok() ? *std::move(group) : nullptr;
   }
   absl::Status Enter(PluginCgroup& group, pid_t pid) {
-    return RunOn(loop_, group.Enter(pid, Clock::now() + kBound));
+    return RunOn(loop_, group.Enter(pid, Clock::now() + kTestBound));
   }
-  absl::Status KillAll(PluginCgroup& group) { return RunOn(loop_, group.KillAll(Clock::now() + kBound)); }
+  absl::Status KillAll(PluginCgroup& group) { return RunOn(loop_, group.KillAll(Clock::now() + kTestBound)); }
   std::string Path(const std::string& name) { return parent_ + "/berth-plugins/" + name; }
 
   asio::io_context loop_;
@@ -230,10 +229,10 @@ TEST(PluginCgroupTextTest, NoPlaceCanBeMade) {
   const CgroupOptions options{.use_systemd = false, .cgroup_parent = "/no/such/directory"};
   const auto provider = RunOn(loop, CgroupProvider::Detect(loop.get_executor(), options));
   EXPECT_THAT(provider->describe(), StartsWith("none: open /no/such/directory: "));
-  const auto group = RunOn(loop, provider->Prepare("a", {.memory_max = 1 << 20}, Clock::now() + kBound));
+  const auto group = RunOn(loop, provider->Prepare("a", {.memory_max = 1 << 20}, Clock::now() + kTestBound));
   ASSERT_TRUE(group.ok());
   EXPECT_EQ((*group)->cgroup_fd(), -1);
-  EXPECT_EQ(RunOn(loop, (*group)->Enter(getpid(), Clock::now() + kBound)), absl::OkStatus());
+  EXPECT_EQ(RunOn(loop, (*group)->Enter(getpid(), Clock::now() + kTestBound)), absl::OkStatus());
   EXPECT_THAT((*group)->unenforced(), StartsWith("its limit of memory is not enforced: "));
 }
 

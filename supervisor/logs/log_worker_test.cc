@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/testing/temp_dir.h"
+#include "base/testing/test_bound.h"
 
 namespace berth {
 namespace {
@@ -23,8 +24,6 @@ namespace {
 using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-constexpr auto kBound = seconds(30);
 
 struct Watched {
   int inotify = -1;
@@ -68,7 +67,7 @@ class LogWorkerTest : public ::testing::Test {
     });
     ASSERT_TRUE(posted.ok()) << posted;
     std::unique_lock lock(mutex_);
-    ASSERT_TRUE(changed_.wait_for(lock, kBound, [this] { return followed_; }));
+    ASSERT_TRUE(changed_.wait_for(lock, kTestBound, [this] { return followed_; }));
     fd_ = UniqueFd(open((dir_ + "/nfs.log").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
     ASSERT_TRUE(fd_.valid());
   }
@@ -80,11 +79,11 @@ class LogWorkerTest : public ::testing::Test {
   // Whether all that was written is read before long, without a request.
   bool AllIsRead() {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kBound, [this] { return position_ == written_; });
+    return changed_.wait_for(lock, kTestBound, [this] { return position_ == written_; });
   }
   // The watch of the silent log.
   static std::optional<Watched> WaitUntilWatched() {
-    const TimePoint bound = Clock::now() + kBound;
+    const TimePoint bound = Clock::now() + kTestBound;
     std::optional<Watched> watched;
     while (!(watched = FindWatch()) && Clock::now() < bound) std::this_thread::yield();
     return watched;

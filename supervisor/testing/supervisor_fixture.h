@@ -26,15 +26,14 @@
 #include "base/event_log.h"
 #include "base/file.h"
 #include "base/testing/temp_dir.h"
+#include "base/testing/test_bound.h"
 #include "supervisor/plugin_config.h"
 #include "supervisor/run_record.h"
 #include "supervisor/supervisor.h"
 
 namespace berth {
 
-inline constexpr auto kBound = std::chrono::seconds(20);
-
-inline TimePoint Soon() { return Clock::now() + kBound; }
+inline TimePoint Soon() { return Clock::now() + kTestBound; }
 
 // Says at once that every plugin is well, unless set otherwise.
 class FakeProber : public PluginObserver {
@@ -105,7 +104,7 @@ class Node {
   template <class T>
   T Run(Awaitable<T> task) {
     std::future<T> result = asio::co_spawn(loop_, std::move(task), asio::use_future);
-    const TimePoint end = Clock::now() + 3 * kBound;
+    const TimePoint end = Clock::now() + kTestBound;
     loop_.restart();
     while (result.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
       if (Clock::now() >= end) {

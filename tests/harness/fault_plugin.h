@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/testing/test_bound.h"
 #include "tests/harness/node.h"
 
 namespace berth {
@@ -48,7 +49,7 @@ class FaultPlugin {
   [[nodiscard]] int64_t Count(const std::function<bool(const FaultEvent&)>& predicate) const;
   // Waits for a line that fulfils `predicate`, and returns the first of them.
   FaultEvent WaitHistory(const std::string& what, const std::function<bool(const FaultEvent&)>& predicate,
-                         std::chrono::seconds bound = std::chrono::seconds(20)) const;
+                         std::chrono::seconds bound = kTestBound) const;
   // Waits until a rule of the present script has acted at a call of `rpc`.
   FaultEvent WaitActed(const std::string& rpc) const;
 

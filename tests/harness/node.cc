@@ -26,6 +26,7 @@
 #include <utility>
 
 #include "base/testing/mount_namespace.h"
+#include "base/testing/test_bound.h"
 
 namespace berth {
 namespace {
@@ -128,7 +129,7 @@ Node::~Node() {
   for (std::vector<pid_t> left = Children(); !left.empty(); left = Children()) {
     for (const pid_t pid : left) {
       kill(pid, SIGKILL);
-      WaitExit(pid, seconds(20));
+      WaitExit(pid, kTestBound);
     }
   }
   close(notify_fd_);
@@ -144,7 +145,7 @@ Node::~Node() {
     }
     return true;
   };
-  EXPECT_TRUE(HoldsWithin(no_loop_device, seconds(30))) << "a loop device is left on " << dir_;
+  EXPECT_TRUE(HoldsWithin(no_loop_device, kTestBound)) << "a loop device is left on " << dir_;
 }
 
 void Node::WritePlugin(const std::string& id, const std::string& toml) {
@@ -215,14 +216,14 @@ void Node::Begin() {
 
 void Node::AwaitReady() {
   const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
-  const auto deadline = steady_clock::now() + seconds(60);
+  const auto deadline = steady_clock::now() + kTestBound;
   while (!ready_) {
     pollfd waits[] = {{.fd = notify_fd_, .events = POLLIN}, {.fd = pidfd, .events = POLLIN}};
     const auto left = std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now());
     const int count = poll(waits, 2, std::max(0, static_cast<int>(left.count())));
     if (count <= 0 || (waits[1].revents != 0 && waits[0].revents == 0)) {
       std::cerr << log() << std::endl;
-      Require(false, count <= 0 ? "berthd was not ready within 60 s" : "berthd ended before it was ready");
+      Require(false, count <= 0 ? "berthd was not ready in time" : "berthd ended before it was ready");
     }
     char message[4096];
     const ssize_t size = recv(notify_fd_, message, sizeof message, 0);
@@ -252,14 +253,14 @@ void Node::Reload() {
 }
 
 int Node::RunAnother() {
-  const int status = WaitExit(Launch(), seconds(60));
+  const int status = WaitExit(Launch(), kTestBound);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 void Node::Kill() {
   // The number of none would mean every process there is.
   Require(pid_ > 0 && kill(pid_, SIGKILL) == 0, "kill berthd");
-  WaitExit(std::exchange(pid_, -1), seconds(20));
+  WaitExit(std::exchange(pid_, -1), kTestBound);
   stub_.reset();
   channel_.reset();
 }
@@ -272,7 +273,7 @@ void Node::Stop() {
 void Node::BeginStop() { Require(pid_ > 0 && kill(pid_, SIGTERM) == 0, "terminate berthd"); }
 
 void Node::AwaitStopped() {
-  const int status = WaitExit(std::exchange(pid_, -1), seconds(60));
+  const int status = WaitExit(std::exchange(pid_, -1), kTestBound);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "wait status " << status;
   stub_.reset();
   channel_.reset();

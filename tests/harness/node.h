@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/testing/test_bound.h"
 #include "berth/v1/node.grpc.pb.h"
 
 namespace berth {
@@ -26,7 +27,7 @@ inline constexpr int64_t kMiB = int64_t{1} << 20;
 // Calls `condition` until it is true. After `bound` the test has failed, and ends with an exception, so that
 // nodes are cleared away.
 void WaitFor(const std::string& what, const std::function<bool()>& condition,
-             std::chrono::seconds bound = std::chrono::seconds(30));
+             std::chrono::seconds bound = kTestBound);
 
 // Enters a mount namespace in which nothing mounted is seen by the host, and becomes the reaper of all
 // orphans below. Once per process, before the first Node.
@@ -71,10 +72,10 @@ class Node {
   // What berthd has sent to the service manager since Begin, one message each.
   [[nodiscard]] const std::vector<std::string>& Notified();
 
-  // A stub over a fresh connection, and a context with a deadline of 60 s for one call.
+  // A stub over a fresh connection, and a context with a deadline for one call.
   [[nodiscard]] v1::Node::Stub& stub();
   [[nodiscard]] static std::unique_ptr<grpc::ClientContext> Context(
-      std::chrono::milliseconds timeout = std::chrono::seconds(60));
+      std::chrono::milliseconds timeout = kTestBound);
 
   [[nodiscard]] v1::Plugin Plugin(const std::string& id);
   v1::Plugin WaitPlugin(const std::string& id, const std::string& what,

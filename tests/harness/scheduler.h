@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/testing/test_bound.h"
 #include "berth/v1/scheduler.grpc.pb.h"
 
 namespace berth {
@@ -74,8 +75,7 @@ class TestScheduler final : public v1::SchedulerLink::Service {
   [[nodiscard]] std::optional<Node> Find(const std::string& node_id);
   // Waits until `predicate` holds of the node.
   Node WaitNode(const std::string& node_id, const std::string& what,
-                const std::function<bool(const Node&)>& predicate,
-                std::chrono::seconds bound = std::chrono::seconds(60));
+                const std::function<bool(const Node&)>& predicate, std::chrono::seconds bound = kTestBound);
   // It is connected, everything has been reported, and it has answered a heartbeat: operations may come.
   Node WaitSynced(const std::string& node_id);
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/testing/test_bound.h"
 #include "rpc/testing/node_api_fixture.h"
 #include "rpc/uplink/testing/fake_link.h"
 #include "rpc/uplink/uplink.h"
@@ -90,7 +91,7 @@ class UplinkTest : public NodeApiTest {
   // Runs the loop until `there` says so.
   template <class Predicate>
   void Until(Predicate there, const std::string& what) {
-    const TimePoint deadline = Clock::now() + std::chrono::seconds(20);
+    const TimePoint deadline = Clock::now() + kTestBound;
     loop_.restart();
     while (!there() && Clock::now() < deadline) loop_.run_one_until(deadline);
     ASSERT_TRUE(there()) << "waited for " << what;
