@@ -26,6 +26,7 @@
 #include <sstream>
 
 #include "base/safe_path.h"
+#include "base/testing/test_bound.h"
 #include "mounter/testing/mounter_test_base.h"
 #include "mounts/mount_table.h"
 
@@ -37,7 +38,8 @@ using ::testing::IsEmpty;
 constexpr int kVolumes = 6;
 constexpr int kConsumers = 3;
 constexpr int kOperations = 300;
-constexpr Duration kRpcTimeout = std::chrono::seconds(1);
+// What hangs costs as much; a look for who has a volume takes a second beside other tests.
+constexpr Duration kRpcTimeout = std::chrono::seconds(3);
 constexpr const char* kBystander = "bystander";
 
 // --- the model -------------------------------------------------------------------------------------------
@@ -503,12 +505,12 @@ void MounterModelTest::Settle() {
       // An ephemeral one that is mounted over is refused until that is gone.
       const bool again = model.known == Known::kPublished && use.volume != "v3" && Chance(50);
       const uint64_t before = events_.next_sequence() - 1;
-      Conclude({Ask(use, again, Soon())});
+      Conclude({Ask(use, again, Clock::now() + kTestBound)});
       // A plugin that lied about an unpublish believes that it is published, and answers OK to the first
       // repeat without doing a thing. That is found out, reported, and undone.
       const bool lied =
           std::ranges::count(events_.After(before, 1000).events, "plugin.lied", &Event::type) > 0;
-      if (again && lied && MountsAt(model.target) == 0) Conclude({Ask(use, again, Soon())});
+      if (again && lied && MountsAt(model.target) == 0) Conclude({Ask(use, again, Clock::now() + kTestBound)});
       ASSERT_NE(model_.uses().at(use).known, Known::kOpen);
       CountMounts();
       if (!model.target.empty()) {
