@@ -510,7 +510,8 @@ void MounterModelTest::Settle() {
       // repeat without doing a thing. That is found out, reported, and undone.
       const bool lied =
           std::ranges::count(events_.After(before, 1000).events, "plugin.lied", &Event::type) > 0;
-      if (again && lied && MountsAt(model.target) == 0) Conclude({Ask(use, again, Clock::now() + kTestBound)});
+      if (again && lied && MountsAt(model.target) == 0)
+        Conclude({Ask(use, again, Clock::now() + kTestBound)});
       ASSERT_NE(model_.uses().at(use).known, Known::kOpen);
       CountMounts();
       if (!model.target.empty()) {
