@@ -77,17 +77,14 @@ function(berth_proto_library name)
     ${ARG_LIBS})
 endfunction()
 
-# berth_test(NAME SOURCES … LIBS … [LABELS …] [TIMEOUT s] [PROCESSORS n]): a GoogleTest program. Tests that
+# berth_test(NAME SOURCES … LIBS … [LABELS root] [TIMEOUT s] [ALONE filter]): a GoogleTest program. Tests that
 # need root say so by the label "root", work in a mount namespace of their own and run in a process each; the
-# others of a program share one, since to start it takes longer than most of them. PROCESSORS: how many
-# others' places it takes.
+# others of a program share one, since to start it takes longer than most of them. ALONE: of those with
+# root, which run while no other test does.
 function(berth_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;PROCESSORS" "SOURCES;LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;ALONE" "SOURCES;LIBS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
-  endif()
-  if(NOT ARG_PROCESSORS)
-    set(ARG_PROCESSORS 1)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   # A test with a main of its own never pulls gtest_main's out of the archive.
@@ -97,12 +94,15 @@ function(berth_test name)
   if("root" IN_LIST ARG_LABELS)
     # Without the values in their names, which may have blanks: ctest remembers how long such tests take, and
     # begins with the longest.
-    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES
-      PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCESSORS} LABELS "${ARG_LABELS}")
+    set(options DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES)
+    set(properties PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+    gtest_discover_tests(${name} TEST_FILTER "*-${ARG_ALONE}" ${options} ${properties})
+    if(ARG_ALONE)
+      gtest_discover_tests(${name} TEST_FILTER "${ARG_ALONE}" ${options} ${properties} RUN_SERIAL TRUE)
+    endif()
   else()
     add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCESSORS}
-      LABELS "${ARG_LABELS}")
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
   endif()
 endfunction()
 
