@@ -17,6 +17,7 @@ namespace {
 using hostpath::Mounted;
 using hostpath::MountsBeneath;
 using hostpath::PluginTest;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
@@ -134,6 +135,19 @@ TEST_F(FaultPluginTest, ItCanForgetAndPadAndRepeat) {
   EXPECT_CALL_OK(plugin_.Call(plugin_.identity(), &::csi::v1::Identity::Stub::GetPluginInfo, {}, &info));
   EXPECT_GT(info.ByteSizeLong(), 100000U);
   EXPECT_EQ(umount2(staging.c_str(), 0), 0) << "the plugin has forgotten it";
+}
+
+TEST_F(FaultPluginTest, ItCanStageBeneathTheStagingPath) {
+  plugin_.Start();
+  const std::string volume = NewDirectoryVolume();
+  const std::string staging = workplace_.NewStagingPath("v");
+  Script("[[rule]]\nname = \"beneath\"\nrpc = \"*\"\naction = \"beneath\"\ndirectory = \"mount\"\n");
+  EXPECT_CALL_OK(Stage(volume, staging, Mounted()));
+  EXPECT_THAT(MountsBeneath(staging), ElementsAre(HasSubstr(" " + staging + "/mount ")));
+  EXPECT_CALL_OK(Publish(volume, staging, workplace_.Target("t"), Mounted()));
+  EXPECT_CALL_OK(Unpublish(volume, workplace_.Target("t")));
+  EXPECT_CALL_OK(Unstage(volume, staging));
+  EXPECT_EQ(rmdir(staging.c_str()), 0) << "nothing is left in it";
 }
 
 TEST_F(FaultPluginTest, AWrongScriptAtTheStartIsRefused) {

@@ -12,7 +12,9 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
+#include <memory>
 #include <utility>
 
 #include "base/status.h"
@@ -121,10 +123,26 @@ grpc::Status Player::Run(std::string_view rpc, const google::protobuf::Message& 
   grpc::Status status;
   for (int i = 0; i < before.times; ++i) {
     response->Clear();
-    status = record("effect", effect());
+    status = record("effect", Beneath(before.beneath, call, effect));
   }
   const Verdict after = Play(matches, When::kAfter, call);
   return record("answer", after.answered ? after.status : status);
+}
+
+grpc::Status Player::Beneath(const std::string& directory, const Call& call, const Effect& effect) {
+  const std::string staging = StringField(*call.request, "staging_target_path");
+  if (directory.empty() || staging.empty()) return effect(*call.request);
+  const std::string beneath = fmt::format("{}/{}", staging, directory);
+  const std::unique_ptr<google::protobuf::Message> request(call.request->New());
+  request->CopyFrom(*call.request);
+  const auto* field = request->GetDescriptor()->FindFieldByName("staging_target_path");
+  request->GetReflection()->SetString(request.get(), field, beneath);
+  if (call.rpc == "NodeStageVolume" && mkdir(beneath.c_str(), 0700) != 0 && errno != EEXIST) {
+    return {grpc::StatusCode::INTERNAL, fmt::format("mkdir {}: {}", beneath, std::strerror(errno))};
+  }
+  grpc::Status status = effect(*request);
+  if (call.rpc == "NodeUnstageVolume" && status.ok()) rmdir(beneath.c_str());
+  return status;
 }
 
 Player::Verdict Player::Play(const std::vector<RuleCounts::Match>& matches, When when, const Call& call) {
@@ -185,6 +203,9 @@ void Player::Do(const Rule& rule, const Call& call, Verdict* verdict) {
       break;
     case Deed::kRepeat:
       verdict->times = rule.times;
+      break;
+    case Deed::kBeneath:
+      verdict->beneath = rule.directory;
       break;
     case Deed::kIgnoreSigterm:
       ignores_sigterm_ = true;

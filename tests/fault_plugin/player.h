@@ -44,7 +44,8 @@ class Player {
   // Where `forget` forgets. Before the first Run.
   void SetStore(hostpath::Store* store) { store_ = store; }
 
-  using Effect = std::function<grpc::Status()>;
+  // Has the effect of a request of the RPC's type.
+  using Effect = std::function<grpc::Status(const google::protobuf::Message& request)>;
   grpc::Status Run(std::string_view rpc, const google::protobuf::Message& request,
                    google::protobuf::Message* response, const Effect& effect);
 
@@ -62,6 +63,7 @@ class Player {
     bool answered = false;  // `status` is the answer, and nothing more happens
     grpc::Status status;
     int times = 1;
+    std::string beneath;  // the directory of the staging path where the effect is had; empty: on it
   };
   struct FileVersion {
     ino_t inode = 0;
@@ -77,6 +79,9 @@ class Player {
   // The deed itself, in this thread.
   void Do(const Rule& rule, const Call& call, Verdict* verdict);
   void HangUntilToldOtherwise(const std::string& rule);
+  // The effect of a request whose staging path is a directory beneath the one that it has: made before, and
+  // removed once it is unstaged.
+  static grpc::Status Beneath(const std::string& directory, const Call& call, const Effect& effect);
   void Change(const Rule& rule, const Call& call, Verdict* verdict) const;
   absl::Status Forget(const Rule& rule, const Call& call);
   // False: asked to end meanwhile.

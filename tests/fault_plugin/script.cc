@@ -51,6 +51,12 @@ const std::vector<Action>& Actions() {
        .both = false,
        .start = false,
        .background = false},
+      {.name = "beneath",
+       .deed = Deed::kBeneath,
+       .keys = {"directory"},
+       .both = false,
+       .start = false,
+       .background = false},
       {.name = "ignore-sigterm", .deed = Deed::kIgnoreSigterm},
       {.name = "children", .deed = Deed::kChildren, .keys = {"processes", "hold_fuse"}},
       {.name = "fork-bomb", .deed = Deed::kForkBomb, .keys = {"processes"}},
@@ -218,6 +224,13 @@ class Reader : public TomlReader {
       const std::string wrong =
           rpc == nullptr ? "only an answer of one RPC can be given" : WrongAnswer(*rpc, rule->answer);
       if (!wrong.empty()) Mistake(table, "rule.answer", Printable(wrong, 256));
+    }
+    if (rule->deed == Deed::kBeneath) {
+      rule->directory = String(table, "directory").value_or("");
+      const bool one_name = !rule->directory.empty() && rule->directory.find('/') == std::string::npos;
+      if (!one_name || rule->directory == "." || rule->directory == "..") {
+        Mistake(table, "rule.directory", "must be one name, such as \"mount\"");
+      }
     }
     if (rule->deed == Deed::kForget) {
       const std::string record = String(table, "record").value_or("publication");

@@ -34,6 +34,7 @@ enum class Deed {
   kAnswer,         // changes the answer: `answer`, `replace`, `pad`
   kForget,         // drops the record of what the request names
   kRepeat,         // has the effect `times` times
+  kBeneath,        // has the effect in `directory` of the staging path
   kIgnoreSigterm,  // from now on
   kChildren,       // leaves `processes` processes behind, each in a session of its own
   kForkBomb,       // `processes` of them in its own session, or without end where that is 0
@@ -73,6 +74,7 @@ struct Rule {
   int64_t pad = 0;                     // kAnswer: so many bytes of an unknown field more
   Record record = Record::kPublication;
   int times = 2;
+  std::string directory;  // kBeneath: one name
   int64_t processes = 1;
   bool hold_fuse = false;  // kChildren: the first of them keeps /dev/fuse open
   int64_t bytes = 0;       // kMemory

@@ -8,11 +8,12 @@
 namespace berth::fault {
 
 // NOLINTBEGIN(bugprone-macro-parentheses): `Method` is a name that is declared.
-#define BERTH_FAULT_FORWARD(Method)                                                            \
-  grpc::Status Method(grpc::ServerContext* context, const ::csi::v1::Method##Request* request, \
-                      ::csi::v1::Method##Response* response) override {                        \
-    return player_.Run(#Method, *request, response,                                            \
-                       [&] { return inner_.Method(context, request, response); });             \
+#define BERTH_FAULT_FORWARD(Method)                                                                    \
+  grpc::Status Method(grpc::ServerContext* context, const ::csi::v1::Method##Request* request,         \
+                      ::csi::v1::Method##Response* response) override {                                \
+    return player_.Run(#Method, *request, response, [&](const google::protobuf::Message& sent) {       \
+      return inner_.Method(context, &dynamic_cast<const ::csi::v1::Method##Request&>(sent), response); \
+    });                                                                                                \
   }
 // NOLINTEND(bugprone-macro-parentheses)
 
