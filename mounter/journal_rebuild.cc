@@ -29,8 +29,8 @@ void JudgePublication(const VolumePaths& paths, const VolumeRecord& record, Publ
 }
 
 bool StagingIsMounted(const VolumePaths& paths, const VolumeRecord& record) {
-  const auto facts = paths.LookAtStaging(record);
-  return facts.ok() && facts->mount_root;
+  const auto found = paths.FindStagingMount(record);
+  return found.ok() && found->mount_id != 0;
 }
 
 }  // namespace

@@ -42,6 +42,7 @@ void RecoverStaging(bool rebooted, VolumeRecord* record) {
   r.stage_sent = true;
   if (!rebooted) return;
   r.staging_mount_id = 0;
+  r.staging_mount_path.clear();
   r.staging_lost = false;
 }
 

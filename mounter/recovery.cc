@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "base/safe_path.h"
+#include "base/statmount.h"
 #include "base/status.h"
 #include "consumers/consumer_watch.h"
 #include "mounts/mount_table.h"
@@ -34,13 +35,21 @@ bool EndsWithTheBoot(const ConsumerLife& life) {
   return life.kind_case() == ConsumerLife::kPid || life.kind_case() == ConsumerLife::kCgroup;
 }
 
+// Whether `recorded` has gone and `now` has its place. Kernels that cannot say it (before 6.8): it lies over
+// it.
+bool HasReplaced(uint64_t now, uint64_t recorded) {
+  if (now == 0 || recorded == 0 || now == recorded) return false;
+  return absl::IsNotFound(StatMount(recorded).status());
+}
+
 void PlanPublished(const VolumeRecord& record, const PublicationRecord& p, const ShownMount& facts,
                    Circumstances circumstances, std::vector<Reconciliation>* plan) {
   if (!facts.error.empty()) {
     if (!p.uncertain) plan->push_back({ReconcileAction::kLost, p.key, facts.error});
     return;
   }
-  if (facts.there) {
+  const bool replaced = facts.replaced && !circumstances.rebooted;
+  if (facts.there && !replaced) {
     const bool other = p.mount_id != 0 && facts.mount_id != 0 && facts.mount_id != p.mount_id;
     if (other && !circumstances.rebooted) {
       if (!p.uncertain) {
@@ -64,6 +73,7 @@ void PlanPublished(const VolumeRecord& record, const PublicationRecord& p, const
   const bool block = record.use.access_type == AccessType::kBlock;
   std::string why = fmt::format("not {} any more: {}", block ? "there" : "mounted",
                                 block ? "the device was removed" : "it was unmounted");
+  if (replaced) why = "it was unmounted, and something else is mounted in its place";
   const bool repaired = p.Remounts() && !record.rebuilt;
   if (repaired && p.forward_blocked.empty() && !circumstances.leaving) {
     plan->push_back({ReconcileAction::kRepair, p.key, std::move(why)});
@@ -137,9 +147,12 @@ std::optional<Reconciliation> PlanStaging(const VolumeRecord& record, const Show
   if (!shown.error.empty()) {
     return Reconciliation{ReconcileAction::kStagingLost, {}, fmt::format("its staging: {}", shown.error)};
   }
-  if (!shown.there) {
+  if (!shown.there || shown.replaced) {
     return Reconciliation{
-        ReconcileAction::kStagingLost, {}, fmt::format("its staging is not mounted any more: {}", kThen)};
+        ReconcileAction::kStagingLost,
+        {},
+        fmt::format("its staging is not mounted any more{}: {}",
+                    shown.there ? ", and something else is mounted in its place" : "", kThen)};
   }
   return Reconciliation{ReconcileAction::kStagingOvermounted,
                         {},
@@ -148,9 +161,13 @@ std::optional<Reconciliation> PlanStaging(const VolumeRecord& record, const Show
 
 ShownMount LookAtStagingMount(const VolumeRecord& record, const VolumePaths& paths) {
   if (!record.stages) return {};
-  const auto looked = paths.LookAtStaging(record);
-  if (!looked.ok()) return {.error = looked.status().ToString()};
-  return {.error = "", .there = looked->mount_root, .mount_id = looked->mount_root ? looked->mount_id : 0};
+  const auto looked = paths.LookAtStaged(record);
+  if (!looked.ok()) return {.error = std::string(MessageOf(looked.status()))};
+  const uint64_t mount_id = looked->mount_root ? looked->mount_id : 0;
+  return {.error = "",
+          .there = looked->mount_root,
+          .mount_id = mount_id,
+          .replaced = HasReplaced(mount_id, record.staging_mount_id)};
 }
 
 std::map<PublicationKey, ShownMount> LookAtMounts(const VolumeRecord& record, const VolumePaths& paths) {
@@ -160,11 +177,12 @@ std::map<PublicationKey, ShownMount> LookAtMounts(const VolumeRecord& record, co
     ShownMount& facts = shown[publication.key];
     const auto looked = paths.LookAtTarget(record, publication);
     if (!looked.ok()) {
-      facts.error = looked.status().ToString();
+      facts.error = std::string(MessageOf(looked.status()));
       continue;
     }
     facts.there = IsThere(record, *looked);
     facts.mount_id = looked->mount_root ? looked->mount_id : 0;
+    facts.replaced = HasReplaced(facts.mount_id, publication.mount_id);
   }
   return shown;
 }

@@ -9,9 +9,9 @@
 //   published, mounted      found (a lost one that is back)           found
 //   published, other mount  over-mounted: reported; unmounted when    found
 //     on top                it is unpublished
-//   published, not mounted  lost; `remount`, declared: repaired (of   declared, `remount`: resumed at once
-//                           a scheduler's that is blocked: later)     scheduler's: blocked until confirmed
-//                                                                     a caller's: blocked until requested
+//   published, not mounted, lost; `remount`, declared: repaired (of   declared, `remount`: resumed at once
+//     or another mount in   a scheduler's that is blocked: later)     scheduler's: blocked until confirmed
+//     its place                                                       a caller's: blocked until requested
 //   publishing              forward (repeated); a scheduler's at      as above: resumed, or blocked
 //                           start: blocked until UnblockForward
 //   staged, without its     reported; staged again before the next    -
@@ -55,6 +55,7 @@ struct ShownMount {
   std::string error;  // it could not be asked; the rest says nothing
   bool there = false;
   uint64_t mount_id = 0;  // 0: not a mount, or not known
+  bool replaced = false;  // the recorded mount has gone, and this one has its place
 };
 
 struct Circumstances {
@@ -95,7 +96,7 @@ struct Reconciliation {
 // is missed. Also asked just before a publish is sent.
 [[nodiscard]] std::optional<Reconciliation> PlanStaging(const VolumeRecord& record, const ShownMount& shown);
 
-// What the kernel shows at the staging path: about a microsecond.
+// What the kernel shows where the staging's mount lies: about a microsecond.
 [[nodiscard]] ShownMount LookAtStagingMount(const VolumeRecord& record, const VolumePaths& paths);
 
 // What the kernel shows of the published publications: about a microsecond each.

@@ -35,6 +35,7 @@ constexpr Circumstances kStart{.start = true};
 constexpr Circumstances kReboot{.start = true, .rebooted = true};
 const ShownMount kMounted{.error = "", .there = true, .mount_id = 7};
 const ShownMount kOther{.error = "", .there = true, .mount_id = 8};
+const ShownMount kReplaced{.error = "", .there = true, .mount_id = 8, .replaced = true};
 const ShownMount kGone{};
 const ShownMount kUnknown{.error = "EIO"};
 
@@ -100,6 +101,10 @@ INSTANTIATE_TEST_SUITE_P(
         Reconciled{"WellAtStart", kPublished, Origin::kCaller, true, &kMounted, kStart, ""},
         Reconciled{"OvermountedIsTold", kPublished, Origin::kCaller, true, &kOther, kRunning, "overmounted"},
         Reconciled{"OvermountedAtStart", kPublished, Origin::kCaller, false, &kOther, kStart, "overmounted"},
+        Reconciled{"ReplacedIsTold", kPublished, Origin::kCaller, false, &kReplaced, kRunning, "lost"},
+        Reconciled{"ReplacedIsRepaired", kPublished, Origin::kCaller, true, &kReplaced, kRunning, "repair"},
+        Reconciled{"ReplacedAtStart", kPublished, Origin::kDeclared, false, &kReplaced, kStart, "repair"},
+        Reconciled{"ReplacedByAReboot", kPublished, Origin::kCaller, true, &kReplaced, kReboot, ""},
         Reconciled{"LostIsTold", kPublished, Origin::kCaller, false, &kGone, kRunning, "lost"},
         Reconciled{"LostAtStart", kPublished, Origin::kCaller, false, &kGone, kStart, "lost"},
         Reconciled{"LostOfAScheduler", kPublished, Origin::kScheduler, false, &kGone, kRunning, "lost"},
@@ -129,6 +134,7 @@ TEST(ReconciliationTest, WhatIsKnownToBeLostIsToldOnce) {
   record.publications[0].uncertain = true;
   EXPECT_EQ(Plan(record, kGone, kRunning), "");
   EXPECT_EQ(Plan(record, kOther, kRunning), "");
+  EXPECT_EQ(Plan(record, kReplaced, kRunning), "");
   EXPECT_EQ(Plan(record, kUnknown, kRunning), "");
   EXPECT_EQ(Plan(record, kMounted, kRunning), "found") << "it came back";
 }
@@ -229,10 +235,12 @@ TEST(StagingPlanTest, WhatOthersDoToItIsToldOnceAndForgottenWhenItIsBack) {
   EXPECT_EQ(PlanOfStaging(kStaged, false, kMounted), "");
   EXPECT_EQ(PlanOfStaging(kStaged, false, kGone), "staging lost");
   EXPECT_EQ(PlanOfStaging(kStaged, false, kOther), "staging overmounted");
+  EXPECT_EQ(PlanOfStaging(kStaged, false, kReplaced), "staging lost");
   EXPECT_EQ(PlanOfStaging(kStaged, false, kUnknown), "staging lost");
   EXPECT_EQ(PlanOfStaging(kStaged, true, kMounted), "staging found");
   EXPECT_EQ(PlanOfStaging(kStaged, true, kGone), "");
   EXPECT_EQ(PlanOfStaging(kStaged, true, kOther), "");
+  EXPECT_EQ(PlanOfStaging(kStaged, true, kReplaced), "");
   EXPECT_EQ(PlanOfStaging(kStaged, true, kUnknown), "");
 }
 

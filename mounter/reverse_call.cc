@@ -77,6 +77,7 @@ ReverseCall ReverseCall::Unpublish(MounterContext& context, VolumeRecord record,
   Target target{
       .rpc = CsiRpc::kNodeUnpublishVolume,
       .path = context.paths->TargetPath(record, publication),
+      .top = [path = context.paths->TargetPath(record, publication)] { return path; },
       .consumer = publication.key.consumer,
       .call =
           [request = NodeUnpublishRequest(record, publication, *context.paths)](
@@ -92,14 +93,15 @@ ReverseCall ReverseCall::Unpublish(MounterContext& context, VolumeRecord record,
 ReverseCall ReverseCall::Unstage(MounterContext& context, VolumeRecord record, StepProgress progress,
                                  TimePoint deadline) {
   Target target{.rpc = CsiRpc::kNodeUnstageVolume,
-                .path = context.paths->StagingPath(record),
+                .path = context.paths->StagedPath(record),
+                .top = [&context, record] { return context.paths->StagedPath(record); },
                 .consumer = "",
                 .call =
                     [request = UnstageRequest(record, *context.paths)](
                         const PluginCaller::Admission& admission, TimePoint until) {
                       return StatusOf(admission.client->NodeUnstageVolume(admission.Seen(request), until));
                     },
-                .look = [&context, record] { return context.paths->LookAtStaging(record); },
+                .look = [&context, record] { return context.paths->LookAtStaged(record); },
                 .remake = [&context, record] { return context.paths->RemakeStaging(record); },
                 .mount_id = record.staging_mount_id};
   return {context, std::move(record), std::move(target), std::move(progress), deadline};
@@ -358,7 +360,7 @@ Awaitable<absl::Status> ReverseCall::Abort(TimePoint deadline) {
   const auto facts = target_.look();
   if (!facts.ok() || !facts->mount_root) co_return absl::OkStatus();
   if (progress_.aborted) progress_.aborted();
-  absl::Status status = co_await context_.helper.Unmount(target_.path, {.force = true}, deadline);
+  absl::Status status = co_await context_.helper.Unmount(target_.top(), {.force = true}, deadline);
   // Busy or not: who waited for its file system has got an error.
   if (!absl::IsDeadlineExceeded(status) && !absl::IsResourceExhausted(status)) co_return absl::OkStatus();
   // It may be gone, while the kernel waits for the end of its file system.
@@ -372,7 +374,7 @@ Awaitable<absl::Status> ReverseCall::UnmountOverlays() {
   for (int i = 0; i < kStackedMounts; ++i) {
     BERTH_CO_ASSIGN_OR_RETURN(const PathFacts facts, target_.look());
     if (!facts.mount_root || facts.mount_id == target_.mount_id) co_return absl::OkStatus();
-    BERTH_CO_RETURN_IF_ERROR(co_await context_.helper.Unmount(target_.path, {}, deadline_));
+    BERTH_CO_RETURN_IF_ERROR(co_await context_.helper.Unmount(target_.top(), {}, deadline_));
   }
   co_return absl::UnavailableError(
       fmt::format("{}: still mounted after {} unmounts", target_.path, kStackedMounts));
@@ -386,7 +388,7 @@ Awaitable<absl::Status> ReverseCall::UnmountOurselves(UnmountOptions options, Ti
     if (!facts.mount_root) {
       co_return absl::UnavailableError(fmt::format("{}: a device node is left there", target_.path));
     }
-    BERTH_CO_RETURN_IF_ERROR(co_await context_.helper.Unmount(target_.path, options, deadline));
+    BERTH_CO_RETURN_IF_ERROR(co_await context_.helper.Unmount(target_.top(), options, deadline));
   }
   co_return absl::UnavailableError(
       fmt::format("{}: still mounted after {} unmounts", target_.path, kStackedMounts));

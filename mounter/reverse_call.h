@@ -52,6 +52,7 @@ class ReverseCall {
   struct Target {
     CsiRpc rpc;
     std::string path;
+    std::function<std::string()> top;  // where the mount lies that is unmounted first
     std::string consumer;
     std::function<Awaitable<absl::Status>(const PluginCaller::Admission&, TimePoint)> call;
     std::function<absl::StatusOr<PathFacts>()> look;

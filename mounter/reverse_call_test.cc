@@ -124,7 +124,7 @@ TEST_F(ReverseCallTest, AStepThatAnUpdateHasDroppedIsDoneWithoutThePlugin) {
   plugins_.facts.node_capabilities = {};
   plugin_.FailNext("NodeUnstageVolume", grpc::StatusCode::UNIMPLEMENTED, Effect::kNone);
   EXPECT_EQ(Unstage().outcome, CallOutcome::kDone);
-  EXPECT_FALSE(context_->paths->LookAtStaging(record_)->mount_root);
+  EXPECT_FALSE(context_->paths->LookAtStaged(record_)->mount_root);
   EXPECT_THAT(Events("volume.undone_without_plugin"), SizeIs(1));
 }
 

@@ -42,9 +42,12 @@ absl::Status VerifyFileSystem(const VolumePaths& paths, const VolumeRecord& reco
                     "is in memory",
                     path));
   }
-  const auto staging = paths.LookAtStaging(record);
-  const bool staged = record.stages && record.staging_mount_id != 0 && staging.ok() && staging->mount_root &&
-                      staging->mount_id == record.staging_mount_id && target.mount_id != staging->mount_id;
+  // One that mounts beneath its staging path may have mounted there what is not the volume.
+  if (!record.stages || record.staging_mount_id == 0 || !record.staging_mount_path.empty())
+    return absl::OkStatus();
+  const auto staging = paths.LookAtStaged(record);
+  const bool staged = staging.ok() && staging->mount_root && staging->mount_id == record.staging_mount_id &&
+                      target.mount_id != staging->mount_id;
   if (!staged) return absl::OkStatus();
   const std::string staging_path = paths.StagingPath(record);
   BERTH_ASSIGN_OR_RETURN(const KernelObject whole, ShownAt(staging_path, *staging));

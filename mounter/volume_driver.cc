@@ -290,7 +290,7 @@ void VolumeDriver::BeforeTry(const Step& step) {
   }
   if (step.kind == StepKind::kUnstage) {
     volume_.context.Untrack(volume_.machine.record().staging_mount_id);
-    volume_.NoteObjects(volume_.context.paths->StagingPath(volume_.machine.record()),
+    volume_.NoteObjects(volume_.context.paths->StagedPath(volume_.machine.record()),
                         volume_.machine.record().staging_mount_id, VolumeState::Noted::kBefore);
   }
   if (step.kind == StepKind::kMountPath) {
@@ -335,11 +335,11 @@ void VolumeDriver::AfterTry(const Step& step, const StepReport& report) {
   if (report.path) reconciler_.OnPathMounted(step.key, *report.path);
   if (step.kind == StepKind::kStage) {
     reconciler_.OnStaged();
-    const auto facts = volume_.context.paths->LookAtStaging(volume_.machine.record());
-    const uint64_t id = facts.ok() && facts->mount_root ? facts->mount_id : 0;
-    volume_.machine.SetStagingMount(id);
-    volume_.context.Track(id, volume_.key);
-    volume_.NoteObjects(volume_.context.paths->StagingPath(volume_.machine.record()), id,
+    const StagingMount found =
+        volume_.context.paths->FindStagingMount(volume_.machine.record()).value_or(StagingMount{});
+    volume_.machine.SetStagingMount(found.mount_id, found.path);
+    volume_.context.Track(found.mount_id, volume_.key);
+    volume_.NoteObjects(volume_.context.paths->StagedPath(volume_.machine.record()), found.mount_id,
                         VolumeState::Noted::kNow);
   }
 }

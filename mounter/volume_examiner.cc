@@ -121,11 +121,11 @@ std::string KeyBeneath(const std::string& tree, const std::string& target) {
   return beneath.substr(0, beneath.find('/'));
 }
 
-// Where a volume may be mounted: its targets, and where nothing is left of them, its staging path.
+// Where a volume may be mounted: its targets, and where nothing is left of them, its staging.
 std::vector<std::string> PlacesOf(const VolumeRecord& record, const VolumePaths& paths) {
   std::vector<std::string> places;
   for (const PublicationRecord& p : record.publications) places.push_back(paths.TargetPath(record, p));
-  places.push_back(paths.StagingPath(record));
+  places.push_back(paths.StagedPath(record));
   return places;
 }
 

@@ -91,8 +91,11 @@ class VolumeMachine {
   void MarkStagingLost(std::string error);
   // It shows it again.
   void MarkStagingFound();
-  // The kernel's id of the mount at the staging path; 0: no mount.
-  void SetStagingMount(uint64_t mount_id) { record_.staging_mount_id = mount_id; }
+  // VolumeRecord::staging_mount_id and staging_mount_path.
+  void SetStagingMount(uint64_t mount_id, std::string path = {}) {
+    record_.staging_mount_id = mount_id;
+    record_.staging_mount_path = std::move(path);
+  }
   // PublicationRecord's MarkLost, MarkFound and ApplyVerdict, of a published one.
   void MarkLost(const PublicationKey& key, std::string error) {
     if (PublicationRecord* publication = Published(key)) publication->MarkLost(std::move(error));

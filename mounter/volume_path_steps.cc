@@ -54,7 +54,7 @@ Awaitable<StepReport> VolumeSteps::UnmountPath(VolumeRecord record, PublicationR
   const std::string path = publication.path_made.path;
   if (path.empty()) co_return StepReport{};
   std::vector<std::string> sources{context_.paths->TargetPath(record, publication)};
-  if (record.stages) sources.push_back(context_.paths->StagingPath(record));
+  if (record.stages) sources.push_back(context_.paths->StagedPath(record));
   const uint64_t id = publication.path_mount_id;
   absl::Status unmounted = co_await context_.helper.UnmountPath(path, id, sources, /*lazy=*/false, deadline);
   context_.Boundary("unmounted at the path");

@@ -7,10 +7,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 
 #include "base/file.h"
 #include "base/status.h"
 #include "mounter/volume_identity.h"
+#include "mounts/mountinfo.h"
 
 namespace berth {
 namespace {
@@ -96,6 +98,20 @@ std::string VolumePaths::StagingPath(const VolumeRecord& record) const {
   return root_.Absolute(Staging(record));
 }
 
+std::string VolumePaths::StagedPath(const VolumeRecord& record) const {
+  return root_.Absolute(Staged(record));
+}
+
+std::string VolumePaths::Staged(const VolumeRecord& record) const {
+  std::string path = Staging(record);
+  for (const auto& part : std::filesystem::path(record.staging_mount_path)) {
+    const auto facts = root_.Look(path);
+    if (!facts.ok() || facts->mount_root) break;
+    path += "/" + part.string();
+  }
+  return path;
+}
+
 std::string VolumePaths::TargetPath(const VolumeRecord& record, const PublicationRecord& publication) const {
   return root_.Absolute(Target(record, publication));
 }
@@ -128,8 +144,34 @@ absl::Status VolumePaths::RemakeStaging(const VolumeRecord& record) const {
 
 absl::StatusOr<PathFacts> VolumePaths::LookAtVolume(const std::string& key) const { return root_.Look(key); }
 
-absl::StatusOr<PathFacts> VolumePaths::LookAtStaging(const VolumeRecord& record) const {
-  return root_.Look(Staging(record));
+absl::StatusOr<StagingMount> VolumePaths::FindStagingMount(const VolumeRecord& record) const {
+  const std::string staging = Staging(record);
+  BERTH_ASSIGN_OR_RETURN(const PathFacts facts, root_.Look(staging));
+  if (facts.mount_root) return StagingMount{.mount_id = facts.mount_id};
+  if (!facts.exists || !S_ISDIR(facts.mode)) return StagingMount{};
+  // Most have nothing in there: then the mount table is not read.
+  const auto names = root_.List(staging, kTargetLimit);
+  if (names.ok() && names->empty()) return StagingMount{};
+
+  const std::string directory = root_.Absolute(staging) + "/";
+  std::string found;
+  bool several = false;
+  BERTH_RETURN_IF_ERROR(ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
+    std::string target = DecodeMountinfo(line.target);
+    if (!target.starts_with(directory)) return true;
+    several = !found.empty() && !IsAtOrBeneath(target, found);
+    if (found.empty()) found = std::move(target);
+    return !several;
+  }));
+  if (found.empty() || several) return StagingMount{};
+  std::string path = found.substr(directory.size());
+  BERTH_ASSIGN_OR_RETURN(const PathFacts mounted, root_.Look(fmt::format("{}/{}", staging, path)));
+  if (!mounted.mount_root) return StagingMount{};
+  return StagingMount{.path = std::move(path), .mount_id = mounted.mount_id};
+}
+
+absl::StatusOr<PathFacts> VolumePaths::LookAtStaged(const VolumeRecord& record) const {
+  return root_.Look(Staged(record));
 }
 
 absl::StatusOr<PathFacts> VolumePaths::LookAtTarget(const VolumeRecord& record,

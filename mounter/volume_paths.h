@@ -33,6 +33,12 @@ namespace berth {
 // How many names ListTarget lists.
 inline constexpr size_t kTargetLimit = 10'000;
 
+// The mount that the staging of a volume is.
+struct StagingMount {
+  std::string path;  // beneath the staging path; empty: on it
+  uint64_t mount_id = 0;
+};
+
 class VolumePaths {
  public:
   // The tree is there, made by SetUpMountTree; the directory of the identity files is made if it is missing.
@@ -52,6 +58,9 @@ class VolumePaths {
   [[nodiscard]] static bool IsComponent(std::string_view name);
 
   [[nodiscard]] std::string StagingPath(const VolumeRecord& record) const;
+  // Where the mount of its staging lies: at the staging path, or beneath it (FindStagingMount). If something
+  // is mounted on the way there, that place.
+  [[nodiscard]] std::string StagedPath(const VolumeRecord& record) const;
   [[nodiscard]] std::string TargetPath(const VolumeRecord& record,
                                        const PublicationRecord& publication) const;
 
@@ -66,7 +75,12 @@ class VolumePaths {
 
   // What lies at the volume's directory.
   [[nodiscard]] absl::StatusOr<PathFacts> LookAtVolume(const std::string& key) const;
-  [[nodiscard]] absl::StatusOr<PathFacts> LookAtStaging(const VolumeRecord& record) const;
+  // The mount at the staging path, or the only one beneath it: some plugins keep files in their staging
+  // directory, and mount in it. 0: there is none, or nothing says which of several it is. Reads the mount
+  // table if the directory is not empty.
+  [[nodiscard]] absl::StatusOr<StagingMount> FindStagingMount(const VolumeRecord& record) const;
+  // What lies at StagedPath.
+  [[nodiscard]] absl::StatusOr<PathFacts> LookAtStaged(const VolumeRecord& record) const;
   [[nodiscard]] absl::StatusOr<PathFacts> LookAtTarget(const VolumeRecord& record,
                                                        const PublicationRecord& publication) const;
 
@@ -115,6 +129,8 @@ class VolumePaths {
  private:
   VolumePaths(SafeRoot root, SafeRoot identities)
       : root_(std::move(root)), identities_(std::move(identities)) {}
+  // StagedPath, in the tree.
+  [[nodiscard]] std::string Staged(const VolumeRecord& record) const;
 
   SafeRoot root_;
   SafeRoot identities_;

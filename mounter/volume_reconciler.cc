@@ -31,6 +31,7 @@ void VolumeReconciler::Reconcile(Circumstances circumstances) {
   }
   circumstances.leaving = !volume_.machine.leaving().empty();
   const auto facts = LookAtMounts(volume_.machine.record(), *volume_.context.paths);
+  if (circumstances.start && !circumstances.rebooted) FindStagingMount();
   const ShownMount staging = LookAtStagingMount(volume_.machine.record(), *volume_.context.paths);
   auto plan = PlanReconciliation(volume_.machine.record(), facts, circumstances);
   if (auto found = PlanStaging(volume_.machine.record(), staging)) plan.push_back(*std::move(found));
@@ -54,7 +55,7 @@ void VolumeReconciler::Reconcile(Circumstances circumstances) {
     if (!circumstances.rebooted && record.objects.empty()) {
       // berthd ended before it was noted, or the journal was lost.
       if (staging.mount_id != 0)
-        volume_.NoteObjects(volume_.context.paths->StagingPath(record), staging.mount_id,
+        volume_.NoteObjects(volume_.context.paths->StagedPath(record), staging.mount_id,
                             VolumeState::Noted::kBefore);
       for (const PublicationRecord& p : volume_.machine.record().publications) {
         const auto shown = facts.find(p.key);
@@ -65,7 +66,8 @@ void VolumeReconciler::Reconcile(Circumstances circumstances) {
       }
     }
     const bool staged = record.stage_state == StageState::kStaged && !record.stage_uncertain;
-    if (staged && record.staging_mount_id == 0) volume_.machine.SetStagingMount(staging.mount_id);
+    if (staged && record.staging_mount_id == 0)
+      volume_.machine.SetStagingMount(staging.mount_id, record.staging_mount_path);
   }
   // Whatever is there: the end of a mount on top of ours is reported, too.
   volume_.context.Track(staging.mount_id, volume_.key);
@@ -76,6 +78,13 @@ void VolumeReconciler::Reconcile(Circumstances circumstances) {
   volume_.ReportUsers();
   volume_.reporter.ReportAwaitingSecrets();
   if (!circumstances.start) volume_.start();
+}
+
+void VolumeReconciler::FindStagingMount() {
+  const VolumeRecord& record = volume_.machine.record();
+  if (!record.stages || record.staging_mount_id != 0) return;
+  auto found = volume_.context.paths->FindStagingMount(record);
+  if (found.ok()) volume_.machine.SetStagingMount(0, std::move(found->path));
 }
 
 void VolumeReconciler::OnPathMounted(const PublicationKey& key, const PathMount& mounted) {
@@ -185,7 +194,7 @@ std::vector<WatchedMount> VolumeReconciler::WatchedMounts() const {
       record.use.access_type != AccessType::kBlock) {
     watched.push_back({.key = volume_.key,
                        .component = "",
-                       .path = volume_.context.paths->StagingPath(record),
+                       .path = volume_.context.paths->StagedPath(record),
                        .writes = false,
                        .objects = record.objects});
   }
@@ -204,7 +213,7 @@ absl::Status VolumeReconciler::CheckStorage(bool writes) const {
   const VolumeRecord& record = volume_.machine.record();
   absl::Status usable;
   if (record.stages && record.stage_state == StageState::kStaged) {
-    usable = CheckUsable(volume_.context.paths->StagingPath(record), record.objects, /*writes=*/false);
+    usable = CheckUsable(volume_.context.paths->StagedPath(record), record.objects, /*writes=*/false);
   }
   // They have one file system, or one device: one that writes says it for all.
   const auto published = [&record](bool writer) {

@@ -67,6 +67,8 @@ class VolumeReconciler {
   void RepairDeferred();
   // Something that was blocked is not any more.
   void ResumeForward();
+  // Of a staging whose mount is not recorded: where it lies.
+  void FindStagingMount();
   // What is not mounted at its path any more is mounted there again. True if there is something to do.
   bool ReconcilePaths();
 

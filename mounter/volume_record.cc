@@ -371,6 +371,7 @@ std::string EncodeRecord(const VolumeRecord& record) {
   out.set_stage_uncertain(record.stage_uncertain);
   out.set_last_error(Printable(record.last_error));
   out.set_staging_mount_id(record.staging_mount_id);
+  out.set_staging_mount_path(record.staging_mount_path);
   out.set_staging_lost(record.staging_lost);
   if (record.without_plugin) {
     out.mutable_without_plugin()->set_requested_by(Printable(record.without_plugin->requested_by));
@@ -408,6 +409,7 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   record.stage_uncertain = in.stage_uncertain();
   record.last_error = in.last_error();
   record.staging_mount_id = in.staging_mount_id();
+  record.staging_mount_path = in.staging_mount_path();
   record.staging_lost = in.staging_lost();
   if (in.has_without_plugin()) {
     record.without_plugin = {.requested_by = in.without_plugin().requested_by(),

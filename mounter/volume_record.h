@@ -38,9 +38,10 @@ struct VolumeRecord {
   StageState stage_state = StageState::kAbsent;
   bool stage_uncertain = false;
   std::string last_error;
-  // The kernel's id of the mount at its staging path, in the boot `boot_id`; 0: not known, or the plugin
-  // stages without one.
+  // The kernel's id of the mount that its staging is, in the boot `boot_id`; 0: not known, or the plugin
+  // stages without one. It lies at this path beneath the staging path; empty: on it.
   uint64_t staging_mount_id = 0;
+  std::string staging_mount_path;
   // It was staged with a mount, and the kernel does not show that any more, or another on top of it. Until it
   // is staged again, with a mount, nothing is published from there.
   bool staging_lost = false;

@@ -30,6 +30,7 @@ VolumeRecord FullRecord() {
   record.stage_uncertain = true;
   record.last_error = "none";
   record.staging_mount_id = 1ULL << 41;
+  record.staging_mount_path = "a/\377b";
   record.staging_lost = true;
   record.pending_expansion_bytes = 1LL << 40;
   record.rebuilt = true;
@@ -95,6 +96,7 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_TRUE(read->stage_uncertain);
   EXPECT_EQ(read->last_error, "none");
   EXPECT_EQ(read->staging_mount_id, 1ULL << 41);
+  EXPECT_EQ(read->staging_mount_path, "a/\377b");
   EXPECT_TRUE(read->staging_lost);
   EXPECT_EQ(read->pending_expansion_bytes, 1LL << 40);
   EXPECT_TRUE(read->rebuilt);

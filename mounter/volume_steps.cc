@@ -76,23 +76,23 @@ Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, PublicationRecord 
   const WallTime began = WallClock::now();
   auto call = admission->client->NodeStageVolume(std::move(request), deadline);
   const auto answer = co_await caller_.Ask(kRpc, progress, std::move(call));
-  // A mount at the staging path is not required: some plugins only remember. If a plugin had made a mount,
-  // and it was unmounted, it has to make it again: a publish from a bare directory would show the node's own
-  // disk.
-  const auto facts = context_.paths->LookAtStaging(record);
-  if (answer.ok() && record.staging_lost && facts.ok() && !facts->mount_root) {
+  if (!answer.ok()) co_return ReportAnswer(kRpc, record.plugin_id, answer.status(), began, deadline);
+  // A mount is not required: some plugins only remember. If a plugin had made one, and it was unmounted, it
+  // has to make it again: a publish from a bare directory would show the node's own disk.
+  const std::string lost = context_.paths->StagedPath(record);
+  auto found = context_.paths->FindStagingMount(record);
+  if (record.staging_lost && found.ok() && found->mount_id == 0) {
     const std::string lie = fmt::format(
         "plugin {} answered OK to {}, but the mount that was at {} is not there again; once the volume is "
         "unpublished everywhere, the plugin is asked to unstage it",
-        record.plugin_id, RpcName(kRpc), context_.paths->StagingPath(record));
+        record.plugin_id, RpcName(kRpc), lost);
     caller_.ReportLie(record, publication.key.consumer, lie);
     co_return StepReport{.outcome = CallOutcome::kFinal, .error = absl::InternalError(lie)};
   }
-  if (answer.ok()) {
-    const std::string path = context_.paths->StagingPath(record);
-    const absl::Status usable = CheckUsable(path, {}, publication.Writes(record.use));
-    if (!usable.ok()) co_return StepReport{.outcome = CallOutcome::kFinal, .error = usable};
-  }
+  if (found.ok()) record.staging_mount_path = std::move(found->path);
+  const absl::Status usable =
+      CheckUsable(context_.paths->StagedPath(record), {}, publication.Writes(record.use));
+  if (!usable.ok()) co_return StepReport{.outcome = CallOutcome::kFinal, .error = usable};
   co_return ReportAnswer(kRpc, record.plugin_id, answer.status(), began, deadline);
 }
 

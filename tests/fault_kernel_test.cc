@@ -1,5 +1,6 @@
-// File systems that hang and die, targets that are busy, mounts that others change (FAULTS rows 24 to 26), on
-// a whole node: a real FUSE file system under a volume, real processes and mount namespaces that hold one.
+// File systems that hang and die, targets that are busy, mounts that others change (FAULTS rows 24 to 26,
+// 41), on a whole node: a real FUSE file system under a volume, real processes and mount namespaces that hold
+// one.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -532,6 +533,135 @@ TEST_F(FaultMeddlerTest, Fault26AStagingThatSomebodyUnmountsIsMendedOrLetGo) {
   Unpublish(volume, "job");
   WaitReleased(volume);
   EXPECT_EQ(MountsAt(known->staging_path()), 0);
+}
+
+// --- 41: drivers that mount in their own way -------------------------------------------------------------
+
+class FaultBeneathTest : public FaultMeddlerTest {
+ protected:
+  static constexpr const char* kBeneath = R"(rpc = "*"
+action = "beneath"
+directory = "mount")";
+
+  // A volume in use, whose plugin mounts beneath the staging path.
+  void PublishBeneath() {
+    fault_.Play({kBeneath});
+    StartReady();
+    volume_ = CreateVolume("v");
+    Publish(volume_, "job");
+    staged_ = VolumeOf(volume_)->staging_path() + "/mount";
+    ASSERT_EQ(MountsAt(staged_), 1);
+  }
+  // Somebody unmounts what is staged, and berthd says so.
+  void TakeStagingAway() {
+    const size_t told = Events("volume.lost").size();
+    ASSERT_EQ(umount2(staged_.c_str(), UMOUNT_NOFOLLOW), 0);
+    WaitFor("the loss is told", [&] { return Events("volume.lost").size() > told; });
+  }
+
+  std::string volume_;
+  std::string staged_;
+};
+
+TEST_F(FaultBeneathTest, Fault41AMountBeneathTheStagingPathThatIsLostIsMadeAgain) {
+  PublishBeneath();
+  TakeStagingAway();
+  WaitVolume(volume_, "shown as not staged any more", [](const v1::Volume& shown) {
+    return shown.last_error().find("its staging is not mounted any more") != std::string::npos;
+  });
+  // The next consumer gets the volume, not the node's own disk.
+  Publish(volume_, "other");
+  EXPECT_EQ(MountsAt(staged_), 1) << "staged again";
+  Unpublish(volume_, "other");
+  Unpublish(volume_, "job");
+  WaitReleased(volume_);
+  EXPECT_EQ(MountsAt(staged_), 0);
+}
+
+TEST_F(FaultBeneathTest, Fault41WhatIsMountedOverTheWholeStagingPathIsUnmountedFirst) {
+  PublishBeneath();
+  const std::string staging = VolumeOf(volume_)->staging_path();
+  for (const char* over : {staging.c_str(), staged_.c_str()}) {
+    SCOPED_TRACE(over);
+    const size_t told = Events("volume.overmounted").size();
+    ASSERT_EQ(mount("meddler", over, "tmpfs", 0, "size=4k"), 0);
+    WaitFor("it is told", [&] { return Events("volume.overmounted").size() > told; });
+    Publish(volume_, "other");
+    EXPECT_EQ(MountsAt(over), over == staged_ ? 1 : 0);
+    Unpublish(volume_, "other");
+  }
+  ASSERT_EQ(mount("meddler", staging.c_str(), "tmpfs", 0, "size=4k"), 0);
+  Unpublish(volume_, "job");
+  WaitReleased(volume_);
+  EXPECT_EQ(MountsAt(staging), 0);
+}
+
+TEST_F(FaultBeneathTest, Fault41AMountBeneathTheStagingPathIsKnownToTheNextBerthd) {
+  PublishBeneath();
+  node_.Kill();
+  node_.Start();
+  node_.WaitReady(fault_.id());
+  TakeStagingAway();
+  // What happens while no berthd runs is seen, too.
+  Publish(volume_, "other");
+  node_.Kill();
+  ASSERT_EQ(umount2(staged_.c_str(), UMOUNT_NOFOLLOW), 0);
+  node_.Start();
+  node_.WaitReady(fault_.id());
+  Publish(volume_, "third");
+  EXPECT_EQ(MountsAt(staged_), 1) << "staged again";
+  for (const char* consumer : {"job", "other", "third"}) Unpublish(volume_, consumer);
+  WaitReleased(volume_);
+}
+
+TEST_F(FaultBeneathTest, Fault41AMountBeneathTheStagingPathThatThePluginLeavesIsOursToUnmount) {
+  PublishBeneath();
+  fault_.Play({kBeneath, "rpc = \"NodeUnstageVolume\"\naction = \"lie\""});
+  Unpublish(volume_, "job");
+  WaitEvent("plugin.lied", "NodeUnstageVolume");
+  WaitReleased(volume_);
+  EXPECT_EQ(MountsAt(staged_), 0);
+}
+
+// The test does what such a driver does: it unmounts the target, and mounts the same again.
+TEST_F(FaultMeddlerTest, Fault41ADriversOwnRepairIsToldAndLeftAlone) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::string target = Publish(volume, "job");
+  const std::string staging = VolumeOf(volume)->staging_path();
+  Forget(volume, "job");
+  ASSERT_EQ(umount2(target.c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_EQ(mount(staging.c_str(), target.c_str(), nullptr, MS_BIND, nullptr), 0);
+  WaitEvent("volume.lost", "unmounted");
+  EXPECT_EQ(MountsAt(target), 1);
+  EXPECT_EQ(Publish(volume, "job"), target);
+  EXPECT_EQ(MountsAt(target), 1);
+  Unpublish(volume, "job");
+  EXPECT_EQ(MountsAt(target), 0);
+  WaitReleased(volume);
+}
+
+TEST_F(FaultMeddlerTest, Fault41ADriversOwnRepairAndOursComeToOneMount) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  v1::PublishVolumeRequest request = UseOf(volume);
+  request.set_remount(true);
+  const std::string target = node_.Publish(request);
+  const std::string staging = VolumeOf(volume)->staging_path();
+  for (int round = 0; round < 10; ++round) {
+    const int64_t calls = Calls("NodePublishVolume", volume);
+    ASSERT_EQ(umount2(target.c_str(), UMOUNT_NOFOLLOW), 0);
+    // Before berthd has begun its own repair, or after it has removed the target.
+    const bool first = mount(staging.c_str(), target.c_str(), nullptr, MS_BIND, nullptr) == 0;
+    ASSERT_TRUE(first || errno == ENOENT) << errno;
+    WaitFor("berthd's repair", [&] { return Calls("NodePublishVolume", volume) > calls; });
+    WaitVolume(volume, "well again", [](const v1::Volume& shown) {
+      return shown.state() == v1::PUBLISHED && !shown.publications(0).uncertain();
+    });
+    EXPECT_EQ(MountsAt(target), 1) << "round " << round;
+  }
+  EXPECT_TRUE(TryUndo(volume, {}, seconds(40)).ok());
+  EXPECT_EQ(MountsAt(target), 0);
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ class ContextTestBase : public ::testing::Test {
     const auto client = plugins_.Find("hp")->client;
     ASSERT_TRUE(loop_.Run(client->NodeStageVolume(StageRequest(record_, *context_->paths, {}), Soon())).ok());
     record_.stage_state = StageState::kStaged;
-    record_.staging_mount_id = context_->paths->LookAtStaging(record_)->mount_id;
+    record_.staging_mount_id = context_->paths->LookAtStaged(record_)->mount_id;
     auto request = NodePublishRequest(record_, publication_, *context_->paths, {});
     ASSERT_TRUE(loop_.Run(client->NodePublishVolume(std::move(request), Soon())).ok());
     publication_.state = PublicationState::kPublished;
