@@ -1,5 +1,5 @@
-// Answers that are too large, malformed, contradictory, or hold what no answer should (FAULTS row 14), as a
-// whole node meets them: memory stays bounded, and what is wrong is said.
+// Answers that are too large, malformed, contradictory, of a later CSI, or hold what no answer should (FAULTS
+// rows 14, 44, 59), as a whole node meets them: memory stays bounded, and what is wrong is said.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,6 +15,7 @@ namespace berth {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
 
 class FaultMalformedTest : public FaultTest {
@@ -122,6 +123,48 @@ TEST_F(FaultMalformedTest, Fault14ACreationWithoutAVolumeIsAClearError) {
   fault_.Play();
   v1::CreateVolumeResponse response;
   EXPECT_TRUE(TryCreate(&response).ok()) << "the same name gives the volume that was made";
+}
+
+TEST_F(FaultMalformedTest, Fault44ValuesOfALaterCsiAreShownAndNotActedOn) {
+  node_.WriteBerthdToml("[volumes]\nhealth_interval = \"1s\"\n");
+  const auto capability = [](const std::string& type) {
+    return fmt::format("capabilities {{ rpc {{ type: {} }} }} ", type);
+  };
+  std::vector<std::string> rules = {
+      Answer("GetPluginCapabilities", "answer = 'capabilities { service { type: 71 } }'"),
+      Answer("ControllerGetCapabilities", fmt::format("answer = '{}'", capability("72"))),
+      // Of those that say how a volume is, it has CSI 1.13's alone.
+      Answer("NodeGetCapabilities",
+             fmt::format("replace = true\nanswer = '{}'",
+                         capability("STAGE_UNSTAGE_VOLUME") + capability("GET_VOLUME_HEALTH") +
+                             capability("GET_STORAGE_HEALTH") + capability("73"))),
+      Answer("NodeGetStorageHealth",
+             "replace = true\nanswer = 'backend_health { status: 74 reason: \"later\" }'")};
+  fault_.Play(rules);
+  const v1::Plugin plugin = StartReady();
+  EXPECT_THAT(plugin.fingerprint().plugin_capabilities(), Contains("71"));
+  EXPECT_THAT(plugin.fingerprint().controller_capabilities(), Contains("72"));
+  EXPECT_THAT(plugin.fingerprint().node_capabilities(), Contains("73"));
+
+  const std::string volume = CreateVolume("v");
+  rules.push_back(Answer("NodeGetVolumeHealth",
+                         fmt::format("replace = true\nanswer = 'volume_health {{ volume_id: \"{}\" "
+                                     "health_statuses {{ status: 75 reason: \"later\" }} }}'",
+                                     volume)));
+  fault_.Play(rules);
+  Publish(volume, "job");
+  const v1::Volume shown = WaitVolume(volume, "its health",
+                                      [](const v1::Volume& v) { return v.condition().statuses_size() == 1; });
+  EXPECT_EQ(shown.condition().statuses(0).type(), "75");
+  EXPECT_EQ(shown.condition().statuses(0).reason(), "later");
+  EXPECT_EQ(shown.state(), v1::PUBLISHED);
+  const v1::Plugin told =
+      Wait("its storage's health", [](const v1::Plugin& p) { return p.storage_health_size() == 1; });
+  EXPECT_EQ(told.storage_health(0).type(), "74");
+  EXPECT_TRUE(told.registered());
+  EXPECT_EQ(Calls("NodePublishVolume", volume), 1);
+  Unpublish(volume, "job");
+  ExpectWorks("w");
 }
 
 TEST_F(FaultMalformedTest, Fault59UsageThatIsNoneIsLeftOutAndNamedOnce) {
