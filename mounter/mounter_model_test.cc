@@ -38,7 +38,8 @@ using ::testing::IsEmpty;
 constexpr int kVolumes = 6;
 constexpr int kConsumers = 3;
 constexpr int kOperations = 300;
-// What hangs costs as much; a look for who has a volume takes a second beside other tests.
+// So long a call that hangs takes. While other tests run, a census takes a second, and has to end in this
+// time.
 constexpr Duration kRpcTimeout = std::chrono::seconds(3);
 constexpr const char* kBystander = "bystander";
 

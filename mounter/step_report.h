@@ -65,6 +65,8 @@ struct StepReport {
   // Of a publish or a renewal that is done: how long the tokens that the plugin got are good for, if they are
   // to be renewed.
   std::optional<TokenLife> tokens = {};
+  // Of a stage that is done.
+  StagingMount staging = {};
   // Of kMountPath: it is mounted at its path now.
   std::optional<PathMount> path = {};
 };

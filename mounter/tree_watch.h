@@ -1,6 +1,6 @@
-// Notices what happens to the tree of volumes and to what is mounted in it, and tells the volumes: mounts
-// that others make and remove, file systems that hang or die, plugins that report a condition, a machine that
-// has slept.
+// Watches the tree of volumes and the mounts in it, and informs the volumes that are concerned: mounts that
+// others make and remove, file systems that hang or die, plugins that report a condition, a machine that has
+// slept.
 //
 // Owned by the Mounter; loop thread only. Its tasks are the context's scope's.
 #pragma once

@@ -86,11 +86,11 @@ Awaitable<absl::Status> VerifyPublished(MounterContext& context, VolumeRecord re
   auto readonly = MountIsReadonly(path);
   if (!readonly.ok()) co_return absl::UnavailableError(readonly.status().ToString());
   if (!readonly->has_value()) {
-    const auto told = co_await context.helper.IsReadonly(path, deadline);
+    const auto answer = co_await context.helper.IsReadonly(path, deadline);
     // A helper that ends oddly has not said that it is writable.
-    if (absl::IsInternal(told.status())) co_return absl::UnavailableError(told.status().message());
-    if (!told.ok()) co_return Annotate(told.status(), "is it read-only");
-    *readonly = *told;
+    if (absl::IsInternal(answer.status())) co_return absl::UnavailableError(answer.status().message());
+    if (!answer.ok()) co_return Annotate(answer.status(), "is it read-only");
+    *readonly = *answer;
   }
   if (**readonly) co_return absl::OkStatus();
   co_return absl::InternalError(fmt::format("the mount at {} is not read-only, as was asked for", path));

@@ -335,11 +335,9 @@ void VolumeDriver::AfterTry(const Step& step, const StepReport& report) {
   if (report.path) reconciler_.OnPathMounted(step.key, *report.path);
   if (step.kind == StepKind::kStage) {
     reconciler_.OnStaged();
-    const StagingMount found =
-        volume_.context.paths->FindStagingMount(volume_.machine.record()).value_or(StagingMount{});
-    volume_.machine.SetStagingMount(found.mount_id, found.path);
-    volume_.context.Track(found.mount_id, volume_.key);
-    volume_.NoteObjects(volume_.context.paths->StagedPath(volume_.machine.record()), found.mount_id,
+    volume_.machine.SetStagingMount(report.staging);
+    volume_.context.Track(report.staging.mount_id, volume_.key);
+    volume_.NoteObjects(volume_.context.paths->StagedPath(volume_.machine.record()), report.staging.mount_id,
                         VolumeState::Noted::kNow);
   }
 }

@@ -30,11 +30,11 @@ struct VolumeHealth::SharedStats {
   }
 };
 
-void VolumeHealth::NoteCondition(ConditionView told) {
-  if (!volume_.machine.present() || told == volume_.condition) return;
+void VolumeHealth::NoteCondition(ConditionView now) {
+  if (!volume_.machine.present() || now == volume_.condition) return;
   const ConditionView before = volume_.condition.value_or(ConditionView());
-  const bool news = told.abnormal != before.abnormal || !SameKind(told.statuses, before.statuses);
-  volume_.condition = std::move(told);
+  const bool news = now.abnormal != before.abnormal || !SameKind(now.statuses, before.statuses);
+  volume_.condition = std::move(now);
   if (news && volume_.condition->abnormal) {
     volume_.reporter.Emit("volume.abnormal", "",
                           fmt::format("its plugin says of it: {}", volume_.condition->message));
@@ -80,8 +80,8 @@ Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> VolumeHealth::S
   }
   if (self->stats_ == nullptr) {
     // It may be on its way back: being restarted or swapped.
-    const StepProgress untold{.waiting = [](std::string) {}, .sending = [](std::string_view) {}};
-    const auto usable = co_await self->caller_.FindPlugin(plugin_id, untold, deadline);
+    const StepProgress unreported{.waiting = [](std::string) {}, .sending = [](std::string_view) {}};
+    const auto usable = co_await self->caller_.FindPlugin(plugin_id, unreported, deadline);
     if (!usable.ok()) co_return usable.status();
   }
   std::shared_ptr<SharedStats> shared = self->stats_;

@@ -26,7 +26,7 @@ class VolumeHealth {
 
  private:
   struct SharedStats;
-  void NoteCondition(ConditionView told);
+  void NoteCondition(ConditionView now);
 
   VolumeState& volume_;
   PluginCaller caller_;

@@ -229,7 +229,7 @@ void VolumeMachine::OnSent(const Step& step) {
       record_.stage_state = StageState::kStaging;
       record_.stage_sent = true;
       // From here on what lies there may be the plugin's, whatever it answers.
-      SetStagingMount(0);
+      SetStagingMount({});
       return;
     case StepKind::kPublish:
       if (PublicationRecord* publication = record_.Find(step.key)) {
@@ -413,7 +413,7 @@ FollowUp VolumeMachine::OnUnstage(CallOutcome outcome, const absl::Status& error
   }
   record_.stage_state = StageState::kAbsent;
   record_.stage_uncertain = false;
-  SetStagingMount(0);
+  SetStagingMount({});
   record_.staging_lost = false;
   record_.last_error.clear();
   return FollowUp::kNext;

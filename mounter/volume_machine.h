@@ -92,9 +92,9 @@ class VolumeMachine {
   // It shows it again.
   void MarkStagingFound();
   // VolumeRecord::staging_mount_id and staging_mount_path.
-  void SetStagingMount(uint64_t mount_id, std::string path = {}) {
-    record_.staging_mount_id = mount_id;
-    record_.staging_mount_path = std::move(path);
+  void SetStagingMount(StagingMount mount) {
+    record_.staging_mount_id = mount.mount_id;
+    record_.staging_mount_path = std::move(mount.path);
   }
   // PublicationRecord's MarkLost, MarkFound and ApplyVerdict, of a published one.
   void MarkLost(const PublicationKey& key, std::string error) {

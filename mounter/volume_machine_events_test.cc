@@ -278,7 +278,7 @@ class Explorer {
     if (effect) Effect(&to.books, step);
     to.machine.OnOutcome(step, outcome, absl::InternalError("no luck"), false, kWallNow);
     if (step.kind == StepKind::kStage && outcome == CallOutcome::kDone && kind_.meddled)
-      to.machine.SetStagingMount(7);
+      to.machine.SetStagingMount({.mount_id = 7});
     if (step.kind == StepKind::kPublish && outcome == CallOutcome::kDone) {
       to.books.acknowledged.insert(step.key.consumer);
     }

@@ -702,7 +702,7 @@ VolumeMachine StagedWithAMount() {
   VolumeMachine machine = VolumeMachine::Fresh(Record());
   machine.RequestPublish(Publication(kWeb));
   Outcome(machine, CallOutcome::kDone, {StepKind::kStage, kWeb});
-  machine.SetStagingMount(7);
+  machine.SetStagingMount({.mount_id = 7});
   Outcome(machine, CallOutcome::kDone, {StepKind::kPublish, kWeb});
   return machine;
 }

@@ -150,7 +150,7 @@ absl::StatusOr<StagingMount> VolumePaths::FindStagingMount(const VolumeRecord& r
   if (facts.mount_root) return StagingMount{.mount_id = facts.mount_id};
   if (!facts.exists || !S_ISDIR(facts.mode)) return StagingMount{};
   // Most have nothing in there: then the mount table is not read.
-  const auto names = root_.List(staging, kTargetLimit);
+  const auto names = root_.List(staging, /*limit=*/1);
   if (names.ok() && names->empty()) return StagingMount{};
 
   const std::string directory = root_.Absolute(staging) + "/";

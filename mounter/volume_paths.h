@@ -33,12 +33,6 @@ namespace berth {
 // How many names ListTarget lists.
 inline constexpr size_t kTargetLimit = 10'000;
 
-// The mount that the staging of a volume is.
-struct StagingMount {
-  std::string path;  // beneath the staging path; empty: on it
-  uint64_t mount_id = 0;
-};
-
 class VolumePaths {
  public:
   // The tree is there, made by SetUpMountTree; the directory of the identity files is made if it is missing.

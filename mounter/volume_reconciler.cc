@@ -67,7 +67,7 @@ void VolumeReconciler::Reconcile(Circumstances circumstances) {
     }
     const bool staged = record.stage_state == StageState::kStaged && !record.stage_uncertain;
     if (staged && record.staging_mount_id == 0)
-      volume_.machine.SetStagingMount(staging.mount_id, record.staging_mount_path);
+      volume_.machine.SetStagingMount({.path = record.staging_mount_path, .mount_id = staging.mount_id});
   }
   // Whatever is there: the end of a mount on top of ours is reported, too.
   volume_.context.Track(staging.mount_id, volume_.key);
@@ -84,7 +84,7 @@ void VolumeReconciler::FindStagingMount() {
   const VolumeRecord& record = volume_.machine.record();
   if (!record.stages || record.staging_mount_id != 0) return;
   auto found = volume_.context.paths->FindStagingMount(record);
-  if (found.ok()) volume_.machine.SetStagingMount(0, std::move(found->path));
+  if (found.ok()) volume_.machine.SetStagingMount({.path = std::move(found->path)});
 }
 
 void VolumeReconciler::OnPathMounted(const PublicationKey& key, const PathMount& mounted) {

@@ -22,6 +22,12 @@ namespace berth {
 
 inline constexpr size_t kPastConsumers = 64;
 
+// The mount that the staging of a volume is.
+struct StagingMount {
+  std::string path;       // beneath the staging path; empty: on it
+  uint64_t mount_id = 0;  // 0: not known, or the plugin stages without one
+};
+
 struct VolumeRecord {
   std::string plugin_id;
   std::string volume_id;
@@ -38,8 +44,7 @@ struct VolumeRecord {
   StageState stage_state = StageState::kAbsent;
   bool stage_uncertain = false;
   std::string last_error;
-  // The kernel's id of the mount that its staging is, in the boot `boot_id`; 0: not known, or the plugin
-  // stages without one. It lies at this path beneath the staging path; empty: on it.
+  // StagingMount, in the boot `boot_id`.
   uint64_t staging_mount_id = 0;
   std::string staging_mount_path;
   // It was staged with a mount, and the kernel does not show that any more, or another on top of it. Until it

@@ -80,7 +80,7 @@ Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, PublicationRecord 
   // A mount is not required: some plugins only remember. If a plugin had made one, and it was unmounted, it
   // has to make it again: a publish from a bare directory would show the node's own disk.
   const std::string lost = context_.paths->StagedPath(record);
-  auto found = context_.paths->FindStagingMount(record);
+  const auto found = context_.paths->FindStagingMount(record);
   if (record.staging_lost && found.ok() && found->mount_id == 0) {
     const std::string lie = fmt::format(
         "plugin {} answered OK to {}, but the mount that was at {} is not there again; once the volume is "
@@ -89,11 +89,12 @@ Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, PublicationRecord 
     caller_.ReportLie(record, publication.key.consumer, lie);
     co_return StepReport{.outcome = CallOutcome::kFinal, .error = absl::InternalError(lie)};
   }
-  if (found.ok()) record.staging_mount_path = std::move(found->path);
+  const StagingMount mounted = found.value_or(StagingMount{});
+  record.staging_mount_path = mounted.path;
   const absl::Status usable =
       CheckUsable(context_.paths->StagedPath(record), {}, publication.Writes(record.use));
   if (!usable.ok()) co_return StepReport{.outcome = CallOutcome::kFinal, .error = usable};
-  co_return ReportAnswer(kRpc, record.plugin_id, answer.status(), began, deadline);
+  co_return StepReport{.staging = mounted};
 }
 
 Awaitable<absl::StatusOr<PluginTokens>> VolumeSteps::GetTokens(VolumeRecord record,

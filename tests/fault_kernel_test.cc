@@ -552,11 +552,11 @@ directory = "mount")";
     staged_ = VolumeOf(volume_)->staging_path() + "/mount";
     ASSERT_EQ(MountsAt(staged_), 1);
   }
-  // Somebody unmounts what is staged, and berthd says so.
+  // Somebody unmounts what is staged, and berthd reports it.
   void TakeStagingAway() {
-    const size_t told = Events("volume.lost").size();
+    const size_t before = Events("volume.lost").size();
     ASSERT_EQ(umount2(staged_.c_str(), UMOUNT_NOFOLLOW), 0);
-    WaitFor("the loss is told", [&] { return Events("volume.lost").size() > told; });
+    WaitFor("the loss is reported", [&] { return Events("volume.lost").size() > before; });
   }
 
   std::string volume_;
@@ -583,9 +583,9 @@ TEST_F(FaultBeneathTest, Fault41WhatIsMountedOverTheWholeStagingPathIsUnmountedF
   const std::string staging = VolumeOf(volume_)->staging_path();
   for (const char* over : {staging.c_str(), staged_.c_str()}) {
     SCOPED_TRACE(over);
-    const size_t told = Events("volume.overmounted").size();
+    const size_t before = Events("volume.overmounted").size();
     ASSERT_EQ(mount("meddler", over, "tmpfs", 0, "size=4k"), 0);
-    WaitFor("it is told", [&] { return Events("volume.overmounted").size() > told; });
+    WaitFor("it is reported", [&] { return Events("volume.overmounted").size() > before; });
     Publish(volume_, "other");
     EXPECT_EQ(MountsAt(over), over == staged_ ? 1 : 0);
     Unpublish(volume_, "other");
@@ -624,7 +624,7 @@ TEST_F(FaultBeneathTest, Fault41AMountBeneathTheStagingPathThatThePluginLeavesIs
 }
 
 // The test does what such a driver does: it unmounts the target, and mounts the same again.
-TEST_F(FaultMeddlerTest, Fault41ADriversOwnRepairIsToldAndLeftAlone) {
+TEST_F(FaultMeddlerTest, Fault41ADriversOwnRepairIsReportedAndLeftAlone) {
   StartReady();
   const std::string volume = CreateVolume("v");
   const std::string target = Publish(volume, "job");

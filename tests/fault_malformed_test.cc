@@ -158,10 +158,10 @@ TEST_F(FaultMalformedTest, Fault44ValuesOfALaterCsiAreShownAndNotActedOn) {
   EXPECT_EQ(shown.condition().statuses(0).type(), "75");
   EXPECT_EQ(shown.condition().statuses(0).reason(), "later");
   EXPECT_EQ(shown.state(), v1::PUBLISHED);
-  const v1::Plugin told =
+  const v1::Plugin unwell =
       Wait("its storage's health", [](const v1::Plugin& p) { return p.storage_health_size() == 1; });
-  EXPECT_EQ(told.storage_health(0).type(), "74");
-  EXPECT_TRUE(told.registered());
+  EXPECT_EQ(unwell.storage_health(0).type(), "74");
+  EXPECT_TRUE(unwell.registered());
   EXPECT_EQ(Calls("NodePublishVolume", volume), 1);
   Unpublish(volume, "job");
   ExpectWorks("w");

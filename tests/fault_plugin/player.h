@@ -79,8 +79,8 @@ class Player {
   // The deed itself, in this thread.
   void Do(const Rule& rule, const Call& call, Verdict* verdict);
   void HangUntilToldOtherwise(const std::string& rule);
-  // The effect of a request whose staging path is a directory beneath the one that it has: made before, and
-  // removed once it is unstaged.
+  // Has the effect with this directory of the staging path as the staging path; with none, as it is. Makes
+  // the directory before NodeStageVolume, and removes it after NodeUnstageVolume.
   static grpc::Status Beneath(const std::string& directory, const Call& call, const Effect& effect);
   void Change(const Rule& rule, const Call& call, Verdict* verdict) const;
   absl::Status Forget(const Rule& rule, const Call& call);
