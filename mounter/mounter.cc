@@ -16,6 +16,7 @@
 #include "mounter/leftovers.h"
 #include "mounter/mounter_impl.h"
 #include "mounter/recovery.h"
+#include "mounts/earlier_mounts.h"
 #include "mounts/immutable.h"
 #include "mounts/mount_tree.h"
 

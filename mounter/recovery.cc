@@ -4,12 +4,12 @@
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
+#include "base/mountinfo.h"
 #include "base/safe_path.h"
 #include "base/statmount.h"
 #include "base/status.h"
 #include "consumers/consumer_watch.h"
 #include "mounts/mount_table.h"
-#include "mounts/mountinfo.h"
 
 namespace berth {
 namespace {

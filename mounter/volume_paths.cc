@@ -10,9 +10,9 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/mountinfo.h"
 #include "base/status.h"
 #include "mounter/volume_identity.h"
-#include "mounts/mountinfo.h"
 
 namespace berth {
 namespace {

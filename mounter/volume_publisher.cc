@@ -11,8 +11,8 @@
 #include "mounter/publish_check.h"
 #include "mounter/secrets_reference.h"
 #include "mounter/verify_published.h"
+#include "mounts/earlier_mounts.h"
 #include "mounts/mount_table.h"
-#include "mounts/mountinfo.h"
 #include "mounts/storage_state.h"
 
 namespace berth {

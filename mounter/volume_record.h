@@ -15,8 +15,8 @@
 #include "base/clock.h"
 #include "mounter/publication_record.h"
 #include "mounter/volume_types.h"
+#include "mounts/earlier_mounts.h"
 #include "mounts/kernel_object.h"
-#include "mounts/mountinfo.h"
 
 namespace berth {
 

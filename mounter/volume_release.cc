@@ -13,12 +13,12 @@
 
 #include "base/directory_stream.h"
 #include "base/file.h"
+#include "base/mountinfo.h"
 #include "base/process.h"
 #include "base/safe_path.h"
 #include "base/status.h"
 #include "mounter/holder_names.h"
 #include "mounter/volume_paths.h"
-#include "mounts/mountinfo.h"
 
 namespace berth {
 namespace {

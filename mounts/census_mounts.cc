@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/mount_calls.h"
+#include "base/mountinfo_line.h"
 #include "base/unique_fd.h"
-#include "mounts/mountinfo_line.h"
 
 namespace berth {
 namespace {

@@ -26,10 +26,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/mountinfo_line.h"
 #include "base/number_text.h"
 #include "base/unique_fd.h"
 #include "mounts/census_question.h"
-#include "mounts/mountinfo_line.h"
 
 namespace berth {
 

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/mountinfo_line.h"
 #include "base/unique_fd.h"
 #include "mounts/census_mounts.h"
 #include "mounts/census_users.h"
-#include "mounts/mountinfo_line.h"
 
 namespace berth {
 namespace {

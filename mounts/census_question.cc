@@ -6,8 +6,8 @@
 #include <array>
 #include <utility>
 
+#include "base/mountinfo_line.h"
 #include "base/number_text.h"
-#include "mounts/mountinfo_line.h"
 
 namespace berth {
 namespace {

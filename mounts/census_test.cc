@@ -32,9 +32,9 @@
 #include "base/testing/run_on.h"
 #include "base/testing/test_area.h"
 #include "base/unique_fd.h"
+#include "mounts/earlier_mounts.h"
 #include "mounts/kernel_object.h"
 #include "mounts/mount_tree.h"
-#include "mounts/mountinfo.h"
 #include "mounts/testing/fuse_server.h"
 
 namespace berth {

@@ -23,8 +23,8 @@
 
 #include "base/directory_stream.h"
 #include "base/mount_calls.h"
+#include "base/mountinfo_line.h"
 #include "base/unique_fd.h"
-#include "mounts/mountinfo_line.h"
 
 namespace berth {
 namespace {

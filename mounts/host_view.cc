@@ -21,9 +21,9 @@
 
 #include "base/directory_stream.h"
 #include "base/file.h"
+#include "base/mountinfo.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
-#include "mounts/mountinfo.h"
 
 namespace berth {
 namespace {

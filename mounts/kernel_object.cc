@@ -12,11 +12,11 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "base/mountinfo.h"
 #include "base/safe_path.h"
 #include "base/statmount.h"
 #include "base/status.h"
 #include "mounts/mount_table.h"
-#include "mounts/mountinfo.h"
 
 namespace berth {
 namespace {

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "mounts/mountinfo_line.h"
+#include "base/mountinfo_line.h"
 
 namespace berth {
 

@@ -23,11 +23,11 @@
 #include <vector>
 
 #include "base/blocking.h"
+#include "base/mountinfo.h"
 #include "base/safe_path.h"
 #include "base/statmount.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
-#include "mounts/mountinfo.h"
 
 namespace berth {
 namespace {

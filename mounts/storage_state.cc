@@ -7,10 +7,10 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "base/mountinfo.h"
 #include "base/safe_path.h"
 #include "base/statmount.h"
 #include "base/status.h"
-#include "mounts/mountinfo.h"
 
 namespace berth {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/mountinfo.h"
 #include "base/status.h"
-#include "mounts/mountinfo.h"
 
 namespace berth {
 namespace {

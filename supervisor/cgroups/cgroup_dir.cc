@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -19,6 +20,7 @@
 #include "base/descriptor_wait.h"
 #include "base/directory_stream.h"
 #include "base/file.h"
+#include "base/mountinfo.h"
 #include "base/number_text.h"
 #include "base/status.h"
 
@@ -52,40 +54,6 @@ std::vector<std::string_view> Split(std::string_view text, std::string_view sepa
     words.push_back(text.substr(0, end));
     text.remove_prefix(end);
   }
-}
-
-// The kernel writes blanks, tabs, line ends and backslashes in mountinfo as \ooo.
-std::string Unescape(std::string_view text) {
-  std::string plain;
-  for (size_t i = 0; i < text.size(); ++i) {
-    unsigned code = 0;
-    if (text[i] == '\\' && i + 3 < text.size() &&
-        std::from_chars(text.data() + i + 1, text.data() + i + 4, code, 8).ptr == text.data() + i + 4 &&
-        code < 256) {
-      plain += static_cast<char>(code);
-      i += 3;
-    } else {
-      plain += text[i];
-    }
-  }
-  return plain;
-}
-
-struct MountLine {
-  std::string root;
-  std::string mount_point;
-  std::string type;
-  std::string_view super_options;
-};
-
-std::optional<MountLine> ParseMountLine(std::string_view line) {
-  const size_t dash = line.find(" - ");
-  if (dash == std::string_view::npos) return std::nullopt;
-  const std::vector<std::string_view> before = Split(line.substr(0, dash), " ");
-  const std::vector<std::string_view> after = Split(line.substr(dash + 3), " ");
-  if (before.size() < 6 || after.empty()) return std::nullopt;
-  return MountLine{Unescape(before[3]), Unescape(before[4]), std::string(after[0]),
-                   after.size() < 3 ? std::string_view() : after[2]};
 }
 
 absl::StatusOr<std::string> ReadAt(int directory, const char* file, const std::string& path) {
@@ -161,27 +129,28 @@ std::optional<std::string> CgroupMount::DirectoryOf(std::string_view path) const
   return mount_point + std::string(path);
 }
 
-std::optional<CgroupMount> FindCgroup2Mount(std::string_view mountinfo) {
+std::optional<CgroupMount> FindCgroup2Mount(const std::string& mountinfo) {
   std::optional<CgroupMount> found;
-  ForEachLine(mountinfo, [&](std::string_view line) {
-    // Of very many lines few are worth taking apart.
-    if (line.find(" cgroup2 ") == std::string_view::npos) return;
-    std::optional<MountLine> mount = ParseMountLine(line);
-    if (!mount.has_value() || mount->type != "cgroup2") return;
+  const absl::Status read = ReadMountinfo(mountinfo, [&found](const MountinfoLine& line) {
+    if (line.fs_type != "cgroup2") return true;
     // The whole hierarchy rather than a part of it that is mounted once more.
-    if (found.has_value() && (found->root == "/" || mount->root != "/")) return;
-    found = CgroupMount{std::move(mount->mount_point), std::move(mount->root)};
+    const bool whole = line.root == "/";
+    if (whole || !found) found = CgroupMount{DecodeMountinfo(line.target), DecodeMountinfo(line.root)};
+    return !whole;
   });
+  if (!read.ok()) SPDLOG_WARN("look for the cgroup v2 hierarchy: {}", MessageOf(read));
   return found;
 }
 
-std::vector<std::string> FindCgroup1Controllers(std::string_view mountinfo) {
+std::vector<std::string> Cgroup1Controllers(std::string_view proc_cgroup) {
   std::vector<std::string> controllers;
-  ForEachLine(mountinfo, [&](std::string_view line) {
-    if (line.find(" cgroup ") == std::string_view::npos) return;
-    const std::optional<MountLine> mount = ParseMountLine(line);
-    if (!mount.has_value() || mount->type != "cgroup") return;
-    for (const std::string_view word : Split(mount->super_options, ",")) controllers.emplace_back(word);
+  ForEachLine(proc_cgroup, [&](std::string_view line) {
+    const size_t begin = line.find(':');
+    const size_t end = begin == std::string_view::npos ? begin : line.find(':', begin + 1);
+    if (end == std::string_view::npos) return;
+    for (const std::string_view word : Split(line.substr(begin + 1, end - begin - 1), ",")) {
+      controllers.emplace_back(word);
+    }
   });
   return controllers;
 }

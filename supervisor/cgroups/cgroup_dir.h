@@ -29,11 +29,12 @@ struct CgroupMount {
   [[nodiscard]] std::optional<std::string> DirectoryOf(std::string_view path) const;
 };
 
-// Of the text of /proc/self/mountinfo.
-[[nodiscard]] std::optional<CgroupMount> FindCgroup2Mount(std::string_view mountinfo);
-// Controllers that are mounted as cgroup v1: "memory", "pids", …
-[[nodiscard]] std::vector<std::string> FindCgroup1Controllers(std::string_view mountinfo);
-// Of the text of /proc/<pid>/cgroup: the group in the v2 hierarchy.
+// `mountinfo`: the path of the table, /proc/self/mountinfo. Reads it only as far as needed; unset also if it
+// cannot be read, which is logged.
+[[nodiscard]] std::optional<CgroupMount> FindCgroup2Mount(const std::string& mountinfo);
+// Of the text of /proc/<pid>/cgroup: the controllers that cgroup v1 hierarchies have: "memory", "pids", …
+[[nodiscard]] std::vector<std::string> Cgroup1Controllers(std::string_view proc_cgroup);
+// Of the same text: the group in the v2 hierarchy.
 [[nodiscard]] std::optional<std::string> Cgroup2Path(std::string_view proc_cgroup);
 // Of files such as memory.events ("oom_kill 1\n…"); 0 where the key is missing.
 [[nodiscard]] uint64_t FlatKeyedValue(std::string_view text, std::string_view key);

@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include "base/file.h"
 #include "base/status.h"
 
 namespace berth {
@@ -10,6 +12,14 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
+
+std::optional<CgroupMount> FindIn(std::string_view mountinfo) {
+  const std::string file = testing::TempDir() + "mountinfo-" + std::to_string(getpid());
+  EXPECT_EQ(WriteFileSoon(file, mountinfo, 0600), absl::OkStatus());
+  auto found = FindCgroup2Mount(file);
+  EXPECT_EQ(unlink(file.c_str()), 0);
+  return found;
+}
 
 constexpr std::string_view kUnified =
     "24 30 0:22 / /proc rw,nosuid shared:12 - proc proc rw\n"
@@ -21,14 +31,14 @@ constexpr std::string_view kHybrid =
     "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
 
 TEST(CgroupDirTest, FindsWhereTheSecondVersionIsMounted) {
-  EXPECT_EQ(FindCgroup2Mount(kUnified).value().mount_point, "/sys/fs/cgroup");
-  EXPECT_EQ(FindCgroup2Mount(kUnified).value().root, "/");
-  EXPECT_EQ(FindCgroup2Mount(kHybrid).value().mount_point, "/sys/fs/cgroup/unified");
-  EXPECT_FALSE(FindCgroup2Mount("35 31 0:32 / /m rw - cgroup cgroup rw,memory\n").has_value());
+  EXPECT_EQ(FindIn(kUnified).value().mount_point, "/sys/fs/cgroup");
+  EXPECT_EQ(FindIn(kUnified).value().root, "/");
+  EXPECT_EQ(FindIn(kHybrid).value().mount_point, "/sys/fs/cgroup/unified");
+  EXPECT_FALSE(FindIn("35 31 0:32 / /m rw - cgroup cgroup rw,memory\n").has_value());
 }
 
 TEST(CgroupDirTest, PrefersTheWholeHierarchyToAPartOfIt) {
-  const auto mount = FindCgroup2Mount(
+  const auto mount = FindIn(
       "50 1 0:26 /a /mnt/part rw - cgroup2 cgroup2 rw\n"
       "51 1 0:26 / /mnt/with\\040blank rw - cgroup2 cgroup2 rw\n"
       "52 1 0:26 /b /mnt/other rw - cgroup2 cgroup2 rw\n");
@@ -38,13 +48,16 @@ TEST(CgroupDirTest, PrefersTheWholeHierarchyToAPartOfIt) {
 TEST(CgroupDirTest, BrokenMountLinesAreNoMounts) {
   for (const std::string_view text :
        {"", "\n\n", " - cgroup2", "1 2 3 4 5 6", "1 2 3 4 5 - cgroup2 x rw", " - "}) {
-    EXPECT_FALSE(FindCgroup2Mount(text).has_value()) << text;
+    EXPECT_FALSE(FindIn(text).has_value()) << text;
   }
 }
 
 TEST(CgroupDirTest, TellsControllersOfTheFirstVersion) {
-  EXPECT_THAT(FindCgroup1Controllers(kHybrid), testing::IsSupersetOf({"memory", "cpu", "cpuacct"}));
-  EXPECT_THAT(FindCgroup1Controllers(kUnified), IsEmpty());
+  EXPECT_THAT(Cgroup1Controllers("9:name=systemd:/\n5:cpu,cpuacct:/x\n4:memory:/a:b\n0::/y\n"),
+              testing::IsSupersetOf({"memory", "cpu", "cpuacct"}));
+  for (const char* none : {"0::/system.slice\n", "", "4\n", "4:memory\n"}) {
+    EXPECT_THAT(Cgroup1Controllers(none), IsEmpty()) << none;
+  }
 }
 
 TEST(CgroupDirTest, ReadsTheGroupOfAProcess) {

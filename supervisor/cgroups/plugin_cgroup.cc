@@ -25,8 +25,6 @@ using cgroup_internal::Enforceable;
 using cgroup_internal::Scopes;
 
 constexpr size_t kProcFileLimit = size_t{4} << 20;
-// Of a node with very many mounts.
-constexpr size_t kMountinfoLimit = size_t{256} << 20;
 constexpr Duration kSystemdAnswersWithin = std::chrono::seconds(5);
 // Another berthd may take the directory away between two steps of ours.
 constexpr int kTries = 10;
@@ -293,8 +291,9 @@ absl::StatusOr<std::string> OwnCgroup(const std::optional<CgroupMount>& mount) {
 }
 
 // What systemd can limit: it uses the old hierarchies where the unified one has no controllers.
-Enforceable SystemdLimits(const std::optional<CgroupMount>& mount, std::string_view mountinfo) {
-  std::vector<std::string> controllers = FindCgroup1Controllers(mountinfo);
+Enforceable SystemdLimits(const std::optional<CgroupMount>& mount) {
+  const absl::StatusOr<std::string> own = ReadFile("/proc/self/cgroup", kProcFileLimit);
+  std::vector<std::string> controllers = Cgroup1Controllers(own.value_or(""));
   if (mount.has_value()) {
     const absl::StatusOr<CgroupDir> root = CgroupDir::Open(mount->mount_point);
     const absl::StatusOr<std::string> text = root.ok() ? root->Read("cgroup.controllers") : root.status();
@@ -317,9 +316,8 @@ std::unique_ptr<PluginCgroup> NoCgroup(std::string why, std::string unenforced) 
 
 Awaitable<std::unique_ptr<CgroupProvider>> CgroupProvider::Detect(asio::any_io_executor executor,
                                                                   CgroupOptions options) {
-  const absl::StatusOr<std::string> mountinfo = ReadFile("/proc/self/mountinfo", kMountinfoLimit);
   auto scopes = std::make_shared<Scopes>();
-  if (mountinfo.ok()) scopes->mount = FindCgroup2Mount(*mountinfo);
+  scopes->mount = FindCgroup2Mount("/proc/self/mountinfo");
 
   std::string why_no_scopes;
   if (options.use_systemd && sd_booted() > 0) {
@@ -328,7 +326,7 @@ Awaitable<std::unique_ptr<CgroupProvider>> CgroupProvider::Detect(asio::any_io_e
     if (version.ok()) {
       // Plugins are to end after berthd when the machine goes down.
       scopes->before = OwnServiceUnit();
-      if (mountinfo.ok()) scopes->enforceable = SystemdLimits(scopes->mount, *mountinfo);
+      scopes->enforceable = SystemdLimits(scopes->mount);
       std::string description = fmt::format("systemd scopes (systemd {})", *version);
       if (!scopes->enforceable.all()) {
         description += fmt::format("; no limits of {}: this node's cgroups have no such controllers",

@@ -43,8 +43,7 @@ void WaitUntilHolds(const std::function<bool()>& condition) {
 class PluginCgroupTest : public testing::Test {
  protected:
   void SetUp() override {
-    const absl::StatusOr<std::string> mountinfo = ReadFile("/proc/self/mountinfo", 4 << 20);
-    const auto mount = FindCgroup2Mount(mountinfo.value_or(""));
+    const auto mount = FindCgroup2Mount("/proc/self/mountinfo");
     if (!mount.has_value()) GTEST_SKIP() << "no cgroup v2 hierarchy is mounted here";
     parent_ = mount->mount_point + "/berth-place-test-" + std::to_string(getpid());
     if (mkdir(parent_.c_str(), 0755) != 0) {

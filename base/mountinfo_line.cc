@@ -1,4 +1,4 @@
-#include "mounts/mountinfo_line.h"
+#include "base/mountinfo_line.h"
 
 #include "base/number_text.h"
 
