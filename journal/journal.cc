@@ -6,7 +6,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
-#include <deque>
 #include <utility>
 
 #include "base/status.h"
@@ -56,7 +55,8 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
   std::vector<std::string> standing;  // all of them
 
   JournalBatch queue;
-  std::deque<std::function<void()>> idle_work;
+  std::function<bool()> idle_work;
+  bool has_idle_work = false;
   bool resting = false;
   int put_off = 0;
   TimePoint last_write = {};
@@ -137,7 +137,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
   }
 
   void Rest() {
-    if (resting || idle_work.empty()) return;
+    if (resting || !has_idle_work) return;
     resting = true;
     rest.expires_after(kRest);
     rest.async_wait([self = shared_from_this()](const boost::system::error_code& cancelled) {
@@ -152,27 +152,23 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
     });
   }
 
-  // One piece at a time: a write may come.
+  // A little at a time: a write may come.
   void SendIdleWork() {
-    if (in_flight || idle_work.empty()) return;
+    if (in_flight || !has_idle_work) return;
     put_off = 0;
+    has_idle_work = false;
     in_flight = true;
-    asio::post(writer, [self = shared_from_this(), loop = executor, work = TakeIdleWork()]() mutable {
-      work();
-      loop.execute([core = std::move(self)] {
+    asio::post(writer, [self = shared_from_this(), loop = executor]() mutable {
+      const bool more = self->idle_work();
+      loop.execute([core = std::move(self), more] {
         core->in_flight = false;
+        core->has_idle_work |= more;
         core->done.NotifyAll();
         core->SendNext();
         core->SendIdleWork();
         core->Rest();
       });
     });
-  }
-
-  std::function<void()> TakeIdleWork() {
-    std::function<void()> work = std::move(idle_work.front());
-    idle_work.pop_front();
-    return work;
   }
 
   void Remember(const JournalChange& change) {
@@ -222,7 +218,7 @@ Journal::~Journal() {
   }
   core_->rest.cancel();
   core_->retry.cancel();
-  core_->idle_work.clear();
+  core_->has_idle_work = false;
   core_->writer.join();
   core_->file.reset();
 }
@@ -281,13 +277,10 @@ void Journal::DeleteSoon(std::string key, JournalRows others) {
   core_->EnqueueSoon(With(DeleteRow(std::move(key)), std::move(others)));
 }
 
-void Journal::WhenIdle(std::function<void()> work) {
-  if (core_->idle_work.size() >= core_->options.queue_limit) {
-    SPDLOG_WARN("journal {}: {} pieces of work wait for the disk already", core_->options.path,
-                core_->idle_work.size());
-    return;
-  }
-  core_->idle_work.push_back(std::move(work));
+void Journal::SetIdleWork(std::function<bool()> work) { core_->idle_work = std::move(work); }
+
+void Journal::WhenIdle() {
+  core_->has_idle_work = true;
   core_->Rest();
 }
 

@@ -90,10 +90,13 @@ class Journal {
   void PutSoon(std::string key, std::string record);
   void DeleteSoon(std::string key, JournalRows others = {});
 
-  // Runs `work` on the writer thread once nothing has been written for a moment, or has been for seconds: for
-  // what must become durable, but has no waiter. What is left when the journal is destroyed is dropped, so
-  // that an end takes no longer; so is what is beyond `queue_limit`, which is logged.
-  void WhenIdle(std::function<void()> work);
+  // `work` makes durable, on the writer thread, what has no waiter: a little at a time, so that a write need
+  // not wait for long. It returns whether it had anything to do. Once, before WhenIdle.
+  void SetIdleWork(std::function<bool()> work);
+  // There is such work: it is done, until nothing is left, once nothing has been written for a moment, or has
+  // been for seconds. What is left when the journal is destroyed is left undone, so that an end takes no
+  // longer.
+  void WhenIdle();
 
   // Waits until everything that was queued before is committed, or has failed, or `deadline`.
   [[nodiscard]] Awaitable<void> Flush(TimePoint deadline);

@@ -121,15 +121,15 @@ TEST_F(JournalTest, WhatNobodyWaitsForIsDoneInTheWritersRestAndNotBeforeAWrite) 
   std::atomic<int> done = 0;
   std::atomic<bool> begun = false;
   std::promise<void> go;
-  journal->WhenIdle([&, future = go.get_future().share()] {
+  journal->SetIdleWork([&, future = go.get_future().share()] {
     begun = true;
     future.wait();
-    ++done;
+    return ++done < 3;
   });
-  journal->WhenIdle([&done] { ++done; });
+  journal->WhenIdle();
   EXPECT_EQ(loop_.Run(journal->Put("a", "one")), absl::OkStatus());
   EXPECT_EQ(done, 0);
-  // The first one is at work: what is written now comes before the second.
+  // It is at work: what is written now comes before the rest of it.
   ASSERT_TRUE(loop_.RunUntil([&] { return begun.load(); }));
   int before = -1;
   const auto result = loop_.Start(journal->Put("b", "two", [&] {
@@ -138,26 +138,28 @@ TEST_F(JournalTest, WhatNobodyWaitsForIsDoneInTheWritersRestAndNotBeforeAWrite) 
   }));
   ASSERT_TRUE(loop_.RunUntil([&] { return journal->queued() == 1; }));
   go.set_value();
-  ASSERT_TRUE(loop_.RunUntil([&] { return result->has_value() && done == 2; }));
+  ASSERT_TRUE(loop_.RunUntil([&] { return result->has_value() && done == 3; }));
   EXPECT_EQ(before, 1);
 }
 
 TEST_F(JournalTest, WhatNobodyWaitsForIsDoneThoughTheWriterNeverRests) {
   const auto journal = Open();
-  std::atomic<bool> done = false;
-  journal->WhenIdle([&done] { done = true; });
+  std::atomic<int> done = 0;
+  journal->SetIdleWork([&done] { return ++done < 2; });
+  journal->WhenIdle();
   ASSERT_TRUE(loop_.RunUntil([&] {
     if (journal->queued() == 0) journal->PutSoon("a", "one");
-    return done.load();
+    return done == 2;
   }));
 }
 
-TEST_F(JournalTest, WhatNobodyWaitsForHoldsUpNoEndAndHasALimit) {
+TEST_F(JournalTest, WhatNobodyWaitsForHoldsUpNoEnd) {
   std::atomic<int> done = 0;
-  auto journal = Open(/*queue_limit=*/2);
-  for (int i = 0; i < 3; ++i) journal->WhenIdle([&done] { ++done; });
+  auto journal = Open();
+  journal->SetIdleWork([&done] { return ++done < 2; });
+  journal->WhenIdle();
   ASSERT_TRUE(loop_.RunUntil([&] { return done == 2; }));
-  journal->WhenIdle([&done] { ++done; });
+  journal->WhenIdle();
   journal.reset();
   EXPECT_EQ(done, 2);
 }

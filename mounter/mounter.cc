@@ -71,14 +71,10 @@ absl::Status MounterImpl::Load(const std::set<std::string>& leftovers) {
 
 void MounterImpl::CompareIdentities(const std::set<std::string>& leftovers) {
   const VolumePaths& paths = *context_.paths;
-  bool written = false;
   for (const auto& [key, actor] : table_.all()) {
     if (paths.HasIdentity(key)) continue;
     Warn(paths.WriteIdentity(actor->machine().record()));
-    written = true;
-  }
-  if (written) {
-    context_.journal->WhenIdle([&paths] { Warn(paths.SyncAllIdentities()); });
+    context_.identity_sync.Add(key);
   }
   const auto keys = paths.ListIdentities();
   Warn(keys.status());

@@ -17,6 +17,7 @@
 #include "consumers/consumer_end.h"
 #include "consumers/consumer_watch.h"
 #include "journal/journal.h"
+#include "mounter/identity_sync.h"
 #include "mounter/mounter.h"
 #include "mounter/pending_expansions.h"
 #include "mounter/plugin_call_limit.h"
@@ -36,6 +37,7 @@ struct MounterContext {
         events(log),
         paths(std::move(opened_paths)),
         journal(std::move(opened_journal)),
+        identity_sync(*journal, [this](const auto& keys) { return paths->SyncIdentities(keys); }),
         scope(loop, "mounter"),
         helper(options.helper_path, scope, options.state_dir + "/paths.lock"),
         consumers(loop),
@@ -54,6 +56,7 @@ struct MounterContext {
   // Reset at shutdown: it keeps the tree's mount busy. The journal's writer uses it, and ends before it.
   std::optional<VolumePaths> paths;
   std::unique_ptr<Journal> journal;
+  IdentitySync identity_sync;
   PendingExpansions pending_expansions;
   TaskScope scope;
   MountHelper helper;

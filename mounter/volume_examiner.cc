@@ -307,7 +307,7 @@ Awaitable<absl::Status> VolumeExaminer::Perform(Diagnosis diagnosis, TimePoint d
       BERTH_CO_RETURN_IF_ERROR(context_.paths->WriteIdentity(actor->machine().record()));
       auto sync = [state_dir = context_.options.state_dir, key = diagnosis.key]() -> absl::Status {
         BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(state_dir));
-        return paths.SyncIdentity(key);
+        return paths.SyncIdentities({key});
       };
       co_return co_await RunBlocking(fmt::format("sync the identity file of {}", diagnosis.finding.path),
                                      std::move(sync), deadline);

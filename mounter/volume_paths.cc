@@ -284,17 +284,15 @@ absl::Status VolumePaths::RemoveIdentity(const std::string& key) const {
   return identities_.RemoveFile(IdentityFile(key), /*must_be_empty=*/false);
 }
 
-absl::Status VolumePaths::SyncIdentity(const std::string& key) const {
-  for (const std::string& path : {IdentityFile(key), std::string()}) {
+absl::Status VolumePaths::SyncIdentities(const std::vector<std::string>& keys) const {
+  absl::Status status;
+  const auto sync = [this, &status](const std::string& path) {
     const absl::Status synced = identities_.Sync(path);
-    if (!synced.ok() && !absl::IsNotFound(synced)) return synced;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status VolumePaths::SyncAllIdentities() const {
-  if (syncfs(identities_.fd()) == 0) return absl::OkStatus();
-  return ErrnoStatus(errno, fmt::format("sync the file system of {}", identities_.path()));
+    if (!absl::IsNotFound(synced)) status.Update(synced);
+  };
+  for (const std::string& key : keys) sync(IdentityFile(key));
+  sync("");
+  return status;
 }
 
 absl::Status VolumePaths::RemoveUnfinishedIdentities() const {

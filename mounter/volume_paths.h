@@ -59,7 +59,7 @@ class VolumePaths {
                                        const PublicationRecord& publication) const;
 
   // Makes everything that a publication needs but its target, and writes the volume's identity file. What is
-  // there already stays. A power cut may take the identity file away until SyncIdentity.
+  // there already stays. A power cut may take the identity file away until SyncIdentities.
   [[nodiscard]] absl::Status Make(const VolumeRecord& record, const PublicationRecord& publication) const;
   // Makes the staging directory and the target's parent where they are missing: after a reboot, or because a
   // plugin or a repair took them away. UNAVAILABLE: the tree is not there (CheckTree).
@@ -106,13 +106,12 @@ class VolumePaths {
   // or is another volume's.
   [[nodiscard]] absl::StatusOr<VolumeRecord> ReadIdentity(const std::string& key) const;
   [[nodiscard]] bool HasIdentity(const std::string& key) const;
-  // Durable after SyncIdentity.
+  // Durable after SyncIdentities.
   [[nodiscard]] absl::Status WriteIdentity(const VolumeRecord& record) const;
   [[nodiscard]] absl::Status RemoveIdentity(const std::string& key) const;
-  // OK if it does not exist.
-  [[nodiscard]] absl::Status SyncIdentity(const std::string& key) const;
-  // Makes all identity files durable at once. Takes as long as the whole file system does.
-  [[nodiscard]] absl::Status SyncAllIdentities() const;
+  // Makes the identity files of these volumes durable, as far as they exist, and their names. The first error;
+  // the others are made durable nevertheless.
+  [[nodiscard]] absl::Status SyncIdentities(const std::vector<std::string>& keys) const;
   // Removes what a berthd that was killed left of identity files that it was writing.
   [[nodiscard]] absl::Status RemoveUnfinishedIdentities() const;
   // What an identity file says, for people: `volume "x" of plugin "y"`, or that the file does not exist.

@@ -92,15 +92,14 @@ TEST_F(VolumePathsTest, AfterARebootTheDirectoriesAreMadeAgainAndTheTargetIsNot)
 }
 
 TEST_F(VolumePathsTest, TheIdentityFileIsMadeDurableAndOneThatHasGoneNeedsNothing) {
-  EXPECT_EQ(paths_.SyncIdentity(Key()), absl::OkStatus()) << "there is nothing";
+  EXPECT_EQ(paths_.SyncIdentities({Key()}), absl::OkStatus()) << "there is nothing";
   ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
-  EXPECT_EQ(paths_.SyncIdentity(Key()), absl::OkStatus());
-  EXPECT_EQ(paths_.SyncAllIdentities(), absl::OkStatus());
+  EXPECT_EQ(paths_.SyncIdentities({Key()}), absl::OkStatus());
   // It is opened: in its place a link is refused.
   const std::string aside = state_dir_ + "/aside";
   ASSERT_EQ(rename(Identity().c_str(), aside.c_str()), 0);
   ASSERT_EQ(symlink(aside.c_str(), Identity().c_str()), 0);
-  EXPECT_FALSE(paths_.SyncIdentity(Key()).ok());
+  EXPECT_FALSE(paths_.SyncIdentities({Key()}).ok());
 }
 
 TEST_F(VolumePathsTest, PathsStayShortWhateverTheIds) {

@@ -39,12 +39,7 @@ void VolumeRow::WriteIdentity() const {
   if (!written.ok()) SPDLOG_WARN("{}", MessageOf(written));
 }
 
-void VolumeRow::SyncIdentitySoon() const {
-  context.journal->WhenIdle([&paths = *context.paths, key = key] {
-    const absl::Status synced = paths.SyncIdentity(key);
-    if (!synced.ok()) SPDLOG_WARN("an identity file may not outlive a power cut: {}", MessageOf(synced));
-  });
-}
+void VolumeRow::SyncIdentitySoon() const { context.identity_sync.Add(key); }
 
 void VolumeState::NoteObjects(const std::string& path, uint64_t mount_id, Noted noted) {
   const auto facts = LookAt(path);
