@@ -71,14 +71,16 @@ absl::Status MounterImpl::Load(const std::set<std::string>& leftovers) {
 
 void MounterImpl::CompareIdentities(const std::set<std::string>& leftovers) {
   const VolumePaths& paths = *context_.paths;
+  const auto listed = paths.ListIdentities();
+  Warn(listed.status());
+  const std::set<std::string> keys =
+      listed.ok() ? std::set(listed->begin(), listed->end()) : std::set<std::string>();
   for (const auto& [key, actor] : table_.all()) {
-    if (paths.HasIdentity(key)) continue;
+    if (keys.contains(key)) continue;
     Warn(paths.WriteIdentity(actor->machine().record()));
     context_.identity_sync.Add(key);
   }
-  const auto keys = paths.ListIdentities();
-  Warn(keys.status());
-  for (const std::string& key : keys.ok() ? *keys : std::vector<std::string>()) {
+  for (const std::string& key : keys) {
     if (table_.all().contains(key) || leftovers.contains(key)) continue;
     const auto directory = paths.LookAtVolume(key);
     const auto identity = paths.ReadIdentity(key);
@@ -89,8 +91,7 @@ void MounterImpl::CompareIdentities(const std::set<std::string>& leftovers) {
 
 Awaitable<absl::Status> MounterImpl::Recover() {
   ReportRestored(*context_.journal, context_.events);
-  std::set<std::string> known;
-  for (const auto& [key, actor] : table_.all()) known.insert(key);
+  const auto known = [this](const std::string& key) { return table_.all().contains(key); };
   ReportOrphans(*context_.paths, known, context_.events);
   // Before anything is looked at, so that no change falls between.
   tree_watch_.Start();

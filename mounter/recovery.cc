@@ -187,14 +187,17 @@ std::map<PublicationKey, ShownMount> LookAtMounts(const VolumeRecord& record, co
   return shown;
 }
 
-void ReportOrphans(const VolumePaths& paths, const std::set<std::string>& known, EventLog& events) {
+void ReportOrphans(const VolumePaths& paths, const std::function<bool(const std::string& key)>& known,
+                   EventLog& events) {
   const auto names = paths.List();
   if (!names.ok()) {
     SPDLOG_WARN("{}", names.status().ToString());
     return;
   }
+  bool orphans = false;
   for (const std::string& name : *names) {
-    if (known.contains(name)) continue;
+    if (known(name)) continue;
+    orphans = true;
     events.Append({.type = "volume.orphan",
                    .plugin_id = "",
                    .volume_id = "",
@@ -202,12 +205,13 @@ void ReportOrphans(const VolumePaths& paths, const std::set<std::string>& known,
                    .message = fmt::format("{}/{}: not in the journal, left alone ({})", paths.tree(),
                                           Printable(name, 128), paths.DescribeIdentity(name))});
   }
-  // A mount of an unknown volume is reported, too.
+  // A mount of an unknown volume is reported, too. It lies in one of these directories.
+  if (!orphans) return;
   const std::string root = paths.tree() + "/";
   const absl::Status read = ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
     const std::string target = DecodeMountinfo(line.target);
     if (!target.starts_with(root)) return true;
-    if (known.contains(target.substr(root.size(), target.find('/', root.size()) - root.size()))) return true;
+    if (known(target.substr(root.size(), target.find('/', root.size()) - root.size()))) return true;
     events.Append(
         {.type = "volume.orphan",
          .plugin_id = "",

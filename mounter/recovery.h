@@ -32,9 +32,9 @@
 
 #include <absl/status/statusor.h>
 
+#include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -103,9 +103,11 @@ struct Reconciliation {
 [[nodiscard]] std::map<PublicationKey, ShownMount> LookAtMounts(const VolumeRecord& record,
                                                                 const VolumePaths& paths);
 
-// An event for each directory in the tree that no row of the journal accounts for. They are left alone:
-// whether their volumes may go is not to be guessed. `known`: the journal's keys.
-void ReportOrphans(const VolumePaths& paths, const std::set<std::string>& known, EventLog& events);
+// An event for each directory in the tree that no row of the journal accounts for, and for each mount in it.
+// They are left alone: whether their volumes may go is not to be guessed. `known`: whether the journal has
+// this key.
+void ReportOrphans(const VolumePaths& paths, const std::function<bool(const std::string& key)>& known,
+                   EventLog& events);
 // Of one directory, if something is mounted in it. True if it was reported.
 bool ReportOrphan(const VolumePaths& paths, const std::string& name, EventLog& events);
 

@@ -15,11 +15,16 @@
 namespace berth {
 namespace {
 
-// By what people know, rather than by hash.
-void SortByName(std::vector<VolumeView>* views) {
-  std::ranges::sort(*views, [](const VolumeView& a, const VolumeView& b) {
-    return std::tie(a.plugin_id, a.volume_id) < std::tie(b.plugin_id, b.volume_id);
+// By what people know, rather than by hash. They are large: nothing is moved once it is made.
+std::vector<VolumeView> ViewsByName(std::vector<const VolumeActor*> actors) {
+  std::ranges::sort(actors, {}, [](const VolumeActor* actor) {
+    const VolumeRecord& record = actor->machine().record();
+    return std::tie(record.plugin_id, record.volume_id);
   });
+  std::vector<VolumeView> views;
+  views.reserve(actors.size());
+  for (const VolumeActor* actor : actors) views.push_back(actor->View());
+  return views;
 }
 
 // `facts` of its target, which is there.
@@ -55,23 +60,21 @@ ConsumerMount ToMount(const VolumeRecord& record, const PublicationRecord& publi
 }  // namespace
 
 std::vector<VolumeView> VolumeQueries::List() const {
-  std::vector<VolumeView> views;
+  std::vector<const VolumeActor*> actors;
   for (const auto& [key, actor] : table_.all()) {
-    if (actor->present()) views.push_back(actor->View());
+    if (actor->present()) actors.push_back(actor.get());
   }
-  SortByName(&views);
-  return views;
+  return ViewsByName(std::move(actors));
 }
 
 std::vector<VolumeView> VolumeQueries::ListDeclared() const {
-  std::vector<VolumeView> views;
+  std::vector<const VolumeActor*> actors;
   for (const auto& [key, actor] : table_.all()) {
     const auto& publications = actor->machine().record().publications;
     const bool declared = std::ranges::count(publications, Origin::kDeclared, &PublicationRecord::origin) > 0;
-    if (declared && actor->present()) views.push_back(actor->View());
+    if (declared && actor->present()) actors.push_back(actor.get());
   }
-  SortByName(&views);
-  return views;
+  return ViewsByName(std::move(actors));
 }
 
 std::optional<VolumeView> VolumeQueries::Find(const std::string& plugin_id,
@@ -156,12 +159,12 @@ std::vector<ConsumerMount> VolumeQueries::MountsOf(const std::string& consumer) 
 }
 
 std::vector<VolumeView> VolumeQueries::VolumesOf(const std::string& consumer) const {
-  std::vector<VolumeView> views;
-  for (const auto& actor : table_.Of(consumer)) {
-    if (actor->present()) views.push_back(actor->View());
+  const auto all = table_.Of(consumer);
+  std::vector<const VolumeActor*> actors;
+  for (const auto& actor : all) {
+    if (actor->present()) actors.push_back(actor.get());
   }
-  SortByName(&views);
-  return views;
+  return ViewsByName(std::move(actors));
 }
 
 }  // namespace berth

@@ -60,6 +60,17 @@ absl::StatusOr<std::optional<bool>> MountIsReadonly(const std::string& path) {
 }
 
 absl::StatusOr<Mount> TopMountAt(const std::string& path) {
+  BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(path));
+  if (!facts.mount_root) return absl::NotFoundError(fmt::format("{}: no mount lies there", path));
+  auto told = StatMount(facts.mount_id);
+  if (told.ok() && told->has_value() && !(*told)->source.empty()) {
+    MountFacts& mount = **told;
+    return Mount{.target = path,
+                 .source = std::move(mount.source),
+                 .fs_type = std::move(mount.fs_type),
+                 .shared = mount.shared,
+                 .readonly = mount.readonly};
+  }
   BERTH_ASSIGN_OR_RETURN(std::vector<Mount> mounts, MountsBeneath(path, kMountLimit));
   // The last one with this path lies on top.
   const auto top = std::ranges::find(mounts.rbegin(), mounts.rend(), path, &Mount::target);

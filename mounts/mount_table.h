@@ -39,8 +39,8 @@ struct Mount {
 // used. NOT_FOUND: no mount is there.
 [[nodiscard]] absl::StatusOr<std::optional<bool>> MountIsReadonly(const std::string& path);
 
-// What is mounted on top at `path`, from the whole mount table: for kernels without statmount(2). NOT_FOUND:
-// no mount lies there.
+// What is mounted on top at `path`, without its options. From the whole mount table where statmount(2) does
+// not say it all (before Linux 6.13). NOT_FOUND: no mount lies there.
 [[nodiscard]] absl::StatusOr<Mount> TopMountAt(const std::string& path);
 
 // The type of the file system mounted on top at `path` ("ext4", "fuse.sshfs"), asked of statmount(2), or of
