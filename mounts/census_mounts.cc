@@ -163,8 +163,7 @@ const MountText& CensusMounts::Text(size_t mount) {
   const auto [known, fresh] = texts_.try_emplace(mount);
   const uint64_t mount_namespace = namespaces_[mounts_[mount].mount_namespace].id;
   if (!fresh || mount_namespace == 0) return known->second;
-  // Paths and options may be long.
-  static thread_local StatmountAnswer<size_t{64} * 1024> answer;
+  auto& answer = *text_answer_;
   MountRequest request{.mount_id = mounts_[mount].id,
                        .parameter = kStatmountRoot | kStatmountMountPoint | kStatmountFsType |
                                     kStatmountFsSubtype | kStatmountSource | kStatmountOptions,

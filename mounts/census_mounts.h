@@ -18,6 +18,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -26,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mount_calls.h"
 #include "base/mountinfo_line.h"
 #include "base/number_text.h"
 #include "base/unique_fd.h"
@@ -121,6 +123,9 @@ class CensusMounts {
   std::vector<ListedMount> mounts_;
   std::vector<ListedNamespace> namespaces_;
   std::unordered_map<size_t, MountText> texts_;
+  // Paths and options may be long: too long for a stack.
+  using TextAnswer = StatmountAnswer<size_t{64} * 1024>;
+  std::unique_ptr<TextAnswer> text_answer_ = std::make_unique_for_overwrite<TextAnswer>();
   std::unordered_map<uint64_t, size_t> by_id_;
   std::unordered_map<uint64_t, size_t> by_old_id_;
   std::unordered_map<uint64_t, uint64_t> masters_;  // of peer groups that follow another one
