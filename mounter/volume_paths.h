@@ -109,8 +109,8 @@ class VolumePaths {
   // Durable after SyncIdentities.
   [[nodiscard]] absl::Status WriteIdentity(const VolumeRecord& record) const;
   [[nodiscard]] absl::Status RemoveIdentity(const std::string& key) const;
-  // Makes the identity files of these volumes durable, as far as they exist, and their names. The first error;
-  // the others are made durable nevertheless.
+  // Makes the identity files of these volumes durable, as far as they exist, and their names. The first
+  // error; the others are made durable nevertheless.
   [[nodiscard]] absl::Status SyncIdentities(const std::vector<std::string>& keys) const;
   // Removes what a berthd that was killed left of identity files that it was writing.
   [[nodiscard]] absl::Status RemoveUnfinishedIdentities() const;
