@@ -162,7 +162,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
       const bool more = self->idle_work();
       loop.execute([core = std::move(self), more] {
         core->in_flight = false;
-        core->has_idle_work |= more;
+        core->has_idle_work |= more && core->idle_work != nullptr;  // null: the journal has ended
         core->done.NotifyAll();
         core->SendNext();
         core->SendIdleWork();
@@ -220,6 +220,7 @@ Journal::~Journal() {
   core_->retry.cancel();
   core_->has_idle_work = false;
   core_->writer.join();
+  core_->idle_work = nullptr;
   core_->file.reset();
 }
 

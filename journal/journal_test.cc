@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <boost/asio/post.hpp>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -162,6 +163,26 @@ TEST_F(JournalTest, WhatNobodyWaitsForHoldsUpNoEnd) {
   journal->WhenIdle();
   journal.reset();
   EXPECT_EQ(done, 2);
+}
+
+TEST_F(JournalTest, WhatNobodyWaitsForIsNotGoneOnWithAfterAnEndInItsMidst) {
+  std::atomic<int> begun = 0;
+  std::promise<void> go;
+  auto journal = Open();
+  journal->SetIdleWork([&begun, future = go.get_future().share()] {
+    ++begun;
+    future.wait();
+    return true;
+  });
+  journal->WhenIdle();
+  ASSERT_TRUE(loop_.RunUntil([&] { return begun == 1; }));
+  go.set_value();
+  journal.reset();
+  // What the writer thread sent last is taken now, and keeps nothing alive.
+  bool taken = false;
+  asio::post(loop_.executor(), [&taken] { taken = true; });
+  ASSERT_TRUE(loop_.RunUntil([&taken] { return taken; }));
+  EXPECT_EQ(begun, 1);
 }
 
 TEST_F(JournalTest, RefusesBeyondTheQueuesLimit) {
