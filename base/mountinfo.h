@@ -1,5 +1,6 @@
 // The mount table of one process, line by line, as /proc/PID/mountinfo shows it: for tables of other mount
-// namespaces, and where only a few of very many lines are wanted. Of one's own, all at once: mount_table.h.
+// namespaces, and where only a few of very many lines are wanted. All of one's own at once:
+// mounts/mount_table.h.
 //
 // Blocks, and touches no file system but /proc. Any thread.
 #pragma once

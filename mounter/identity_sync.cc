@@ -10,6 +10,7 @@
 
 namespace berth {
 
+// Filled by the loop thread, emptied by the journal's.
 struct IdentitySync::Waiting {
   std::mutex mutex;
   std::set<std::string> keys;
@@ -37,8 +38,10 @@ IdentitySync::IdentitySync(Journal& journal, Sync sync)
 }
 
 void IdentitySync::Add(const std::string& key) {
-  const std::lock_guard lock(waiting_->mutex);
-  waiting_->keys.insert(key);
+  {
+    const std::lock_guard lock(waiting_->mutex);
+    waiting_->keys.insert(key);
+  }
   journal_.WhenIdle();
 }
 

@@ -1,6 +1,8 @@
-// Makes identity files durable some time after they were written: nobody waits for it, and each takes a write
-// of the disk. A few at a time, on the journal's thread, whenever the journal rests (Journal::WhenIdle).
-// However many wait, each is there once. What still waits at an end is left: the next start finds the files.
+// Syncs identity files to the disk in the background: no publish waits for it.
+//
+// The journal's thread does it when the journal has nothing to write (Journal::WhenIdle), kAtOnce files at a
+// time. A file that is written again while it waits is synced once. Files that still wait when berthd ends
+// are not synced; the next start writes those that a power cut has taken away again, from the journal.
 //
 // Owned by the Mounter. Loop thread.
 #pragma once

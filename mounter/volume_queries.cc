@@ -15,7 +15,7 @@
 namespace berth {
 namespace {
 
-// By what people know, rather than by hash. They are large: nothing is moved once it is made.
+// Sorted by plugin and volume id. Views are large: the actors are sorted, and each view is made in its place.
 std::vector<VolumeView> ViewsByName(std::vector<const VolumeActor*> actors) {
   std::ranges::sort(actors, {}, [](const VolumeActor* actor) {
     const VolumeRecord& record = actor->machine().record();

@@ -62,14 +62,15 @@ absl::StatusOr<std::optional<bool>> MountIsReadonly(const std::string& path) {
 absl::StatusOr<Mount> TopMountAt(const std::string& path) {
   BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(path));
   if (!facts.mount_root) return absl::NotFoundError(fmt::format("{}: no mount lies there", path));
-  auto told = StatMount(facts.mount_id);
-  if (told.ok() && told->has_value() && !(*told)->source.empty()) {
-    MountFacts& mount = **told;
+  // Before Linux 6.13 statmount(2) does not give the source.
+  const auto mount = StatMount(facts.mount_id);
+  if (mount.ok() && mount->has_value() && !(*mount)->source.empty()) {
+    const MountFacts& from_kernel = **mount;
     return Mount{.target = path,
-                 .source = std::move(mount.source),
-                 .fs_type = std::move(mount.fs_type),
-                 .shared = mount.shared,
-                 .readonly = mount.readonly};
+                 .source = from_kernel.source,
+                 .fs_type = from_kernel.fs_type,
+                 .shared = from_kernel.shared,
+                 .readonly = from_kernel.readonly};
   }
   BERTH_ASSIGN_OR_RETURN(std::vector<Mount> mounts, MountsBeneath(path, kMountLimit));
   // The last one with this path lies on top.
