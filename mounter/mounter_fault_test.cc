@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "base/file.h"
@@ -320,6 +321,20 @@ TEST_F(MounterFaultTest, AStrangersDirectoryIsReportedAndLeftAlone) {
   Open();
   EXPECT_THAT(EventTypes(), Contains("volume.orphan"));
   EXPECT_EQ(rmdir(stranger.c_str()), 0) << "it was left";
+}
+
+TEST_F(MounterFaultTest, AMountInAStrangersDirectoryIsReportedTooAndLeft) {
+  ASSERT_TRUE(Publish(Request()).ok());
+  Close();
+  const std::string stranger = options_.state_dir + "/volumes/stranger";
+  const std::string inside = stranger + "/inside";
+  ASSERT_EQ(mkdir(stranger.c_str(), 0755), 0);
+  ASSERT_EQ(mkdir(inside.c_str(), 0755), 0);
+  ASSERT_EQ(mount("foreign", inside.c_str(), "tmpfs", 0, nullptr), 0);
+  const auto before = std::ranges::count(EventTypes(), "volume.orphan");
+  Open();
+  EXPECT_EQ(std::ranges::count(EventTypes(), "volume.orphan") - before, 2) << "the directory and the mount";
+  EXPECT_EQ(umount2(inside.c_str(), UMOUNT_NOFOLLOW), 0) << "it was left";
 }
 
 TEST_F(MounterFaultTest, AFullDiskRefusesNewWorkAndLeavesNothingBehind) {
