@@ -110,6 +110,7 @@ TEST_F(TaskScopeTest, ATaskSpawnedAfterCancelNeverRuns) {
 }
 
 TEST_F(TaskScopeTest, ATaskThatThrowsEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       {
         asio::io_context loop;
