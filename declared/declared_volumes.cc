@@ -269,14 +269,7 @@ class DeclaredVolumes::Impl {
   }
 
   // The mounter has publications that files declared.
-  [[nodiscard]] bool OwesUnnoted() const {
-    for (const VolumeView& view : mounter_.ListDeclared()) {
-      for (const PublicationView& publication : view.publications) {
-        if (publication.origin == Origin::kDeclared) return true;
-      }
-    }
-    return false;
-  }
+  [[nodiscard]] bool OwesUnnoted() const { return !mounter_.List({.declared = true, .limit = 1}).empty(); }
 
   void TakeUpRecords(std::vector<DeclaredRecord> records, bool files_known) {
     for (DeclaredRecord& record : records) {
@@ -288,7 +281,7 @@ class DeclaredVolumes::Impl {
       entry.state.record = std::move(record);
     }
     // A declared use with a lost record is released like any other with a missing file.
-    for (const VolumeView& view : mounter_.ListDeclared()) {
+    for (const VolumeView& view : mounter_.List({.declared = true})) {
       for (const PublicationView& publication : view.publications) {
         if (publication.origin != Origin::kDeclared || Noted(view.volume_id, publication)) continue;
         Entry& entry = EntryOf({view.plugin_id, view.volume_id, publication.consumer, publication.name});

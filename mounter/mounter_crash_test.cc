@@ -157,7 +157,7 @@ class MounterCrashTest : public MounterTestBase, public ::testing::WithParamInte
   }
 
   [[nodiscard]] bool Settled() const {
-    for (const VolumeView& view : mounter_->List()) {
+    for (const VolumeView& view : mounter_->List({})) {
       if (view.stage_state == StageState::kStaging || view.stage_state == StageState::kUnstaging)
         return false;
       for (const PublicationView& publication : view.publications) {

@@ -71,9 +71,6 @@ class MounterImpl final : public Mounter {
   std::vector<ConsumerMount> MountsOf(const std::string& consumer) const override {
     return queries_.MountsOf(consumer);
   }
-  std::vector<VolumeView> VolumesOf(const std::string& consumer) const override {
-    return queries_.VolumesOf(consumer);
-  }
   Awaitable<absl::StatusOr<VolumeExplanation>> Explain(std::string plugin_id, std::string volume_id,
                                                        TimePoint deadline) override {
     return examiner_.Explain(std::move(plugin_id), std::move(volume_id), deadline);
@@ -89,8 +86,8 @@ class MounterImpl final : public Mounter {
                                                 ::csi::v1::CapacityRange range,
                                                 std::map<std::string, std::string> secrets,
                                                 TimePoint deadline) override;
-  std::vector<VolumeView> List() const override { return queries_.List(); }
-  std::vector<VolumeView> ListDeclared() const override { return queries_.ListDeclared(); }
+  std::vector<VolumeView> List(const VolumeFilter& filter) const override { return queries_.List(filter); }
+  VolumeCounts Count() const override { return queries_.Count(); }
   Awaitable<absl::Status> CheckUnrecorded(std::string plugin_id, std::string volume_id,
                                           TimePoint deadline) override;
   std::optional<VolumeView> Find(const std::string& plugin_id, const std::string& volume_id) const override {

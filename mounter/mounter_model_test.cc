@@ -450,7 +450,7 @@ void MounterModelTest::CheckInvariants() {
 // Nothing moves, and what is shown is what the kernel has.
 bool MounterModelTest::AtRest() {
   CountMounts();
-  for (const VolumeView& view : mounter_->List()) {
+  for (const VolumeView& view : mounter_->List({})) {
     if (!view.running.empty()) return false;
     const bool unstaging = view.stage_state == StageState::kUnstaging;
     if (unstaging && !view.awaiting_secrets) return false;
@@ -484,7 +484,7 @@ void MounterModelTest::Settle() {
       std::chrono::seconds(90)));
   std::string left;
   const bool rest = loop_.RunUntil([&] { return AtRest(); }, std::chrono::seconds(30));
-  for (const VolumeView& view : mounter_->List()) {
+  for (const VolumeView& view : mounter_->List({})) {
     left += fmt::format("{}: stage {} {} {} [", view.volume_id, static_cast<int>(view.stage_state),
                         view.running, view.last_error);
     for (const PublicationView& p : view.publications) {

@@ -179,9 +179,9 @@ TEST_F(MounterReleaseTest, AConsumerThatHasEndedLetsAllGoSideBySide) {
   ASSERT_TRUE(loop_.RunUntil([&] { return ended->has_value(); }));
   ASSERT_TRUE((*ended)->ok()) << (*ended)->status();
   EXPECT_EQ(***ended, 4U);
-  EXPECT_EQ(mounter_->List().size(), 1U);
-  EXPECT_THAT(mounter_->VolumesOf("web"), IsEmpty());
-  EXPECT_EQ(mounter_->VolumesOf("db").size(), 1U);
+  EXPECT_EQ(mounter_->List({}).size(), 1U);
+  EXPECT_THAT(mounter_->List({.consumer = "web"}), IsEmpty());
+  EXPECT_EQ(mounter_->List({.consumer = "db"}).size(), 1U);
   EXPECT_EQ(*loop_.Run(mounter_->ConsumerEnded("web", "said so", Soon())), 0U) << "repeated";
 }
 
@@ -197,7 +197,7 @@ TEST_F(MounterReleaseTest, WhatWaitedForAConsumerThatHasEndedNeverBegins) {
   ASSERT_TRUE(loop_.RunUntil([&] { return ended->has_value() && other->has_value(); }));
   EXPECT_TRUE((*ended)->ok()) << (*ended)->status();
   EXPECT_TRUE((*other)->ok()) << (*other)->status();
-  EXPECT_THAT(mounter_->VolumesOf("web"), IsEmpty());
+  EXPECT_THAT(mounter_->List({.consumer = "web"}), IsEmpty());
   EXPECT_EQ(plugin_.PublishedCount(), 1U);
 }
 
@@ -233,12 +233,12 @@ TEST_F(MounterReleaseTest, TellsAConsumersRuntimeWhatItMayUse) {
   EXPECT_FALSE(mounter_->MountOf("hp", "v1", "web", "other").has_value());
   EXPECT_FALSE(mounter_->MountOf("hp", "v4", "web", "logs").has_value());
 
-  const std::vector<VolumeView> volumes = mounter_->VolumesOf("web");
+  const std::vector<VolumeView> volumes = mounter_->List({.consumer = "web"});
   ASSERT_EQ(volumes.size(), 2U) << "a volume that is used twice counts once";
   EXPECT_EQ(volumes[0].volume_id, "v1");
   EXPECT_EQ(volumes[1].volume_id, "v3");
   EXPECT_THAT(mounter_->MountsOf("unknown"), IsEmpty());
-  EXPECT_THAT(mounter_->VolumesOf("unknown"), IsEmpty());
+  EXPECT_THAT(mounter_->List({.consumer = "unknown"}), IsEmpty());
 }
 
 TEST_F(MounterReleaseTest, WhatIsNotMountedIsNotOfferedToARuntime) {
@@ -247,7 +247,7 @@ TEST_F(MounterReleaseTest, WhatIsNotMountedIsNotOfferedToARuntime) {
   ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
   EXPECT_THAT(mounter_->MountsOf("web"), IsEmpty());
   EXPECT_FALSE(mounter_->MountOf("hp", "v1", "web", "").has_value());
-  EXPECT_EQ(mounter_->VolumesOf("web").size(), 1U);
+  EXPECT_EQ(mounter_->List({.consumer = "web"}).size(), 1U);
 }
 
 class MounterSecretsTest : public MounterTestBase {

@@ -15,16 +15,17 @@
 namespace berth {
 namespace {
 
-// Sorted by plugin and volume id. Views are large: the actors are sorted, and each view is made in its place.
-std::vector<VolumeView> ViewsByName(std::vector<const VolumeActor*> actors) {
-  std::ranges::sort(actors, {}, [](const VolumeActor* actor) {
-    const VolumeRecord& record = actor->machine().record();
-    return std::tie(record.plugin_id, record.volume_id);
-  });
-  std::vector<VolumeView> views;
-  views.reserve(actors.size());
-  for (const VolumeActor* actor : actors) views.push_back(actor->View());
-  return views;
+size_t CountDeclared(const VolumeRecord& record) {
+  return static_cast<size_t>(
+      std::ranges::count(record.publications, Origin::kDeclared, &PublicationRecord::origin));
+}
+
+// Whether the filter applies, but for its consumer and its limit.
+bool Applies(const VolumeFilter& filter, const VolumeRecord& record) {
+  return (filter.plugin_id.empty() || record.plugin_id == filter.plugin_id) &&
+         record.label.starts_with(filter.label_prefix) && (!filter.declared || CountDeclared(record) > 0) &&
+         std::tie(record.plugin_id, record.volume_id) >
+             std::tie(filter.after.plugin_id, filter.after.volume_id);
 }
 
 // `facts` of its target, which is there.
@@ -59,22 +60,40 @@ ConsumerMount ToMount(const VolumeRecord& record, const PublicationRecord& publi
 
 }  // namespace
 
-std::vector<VolumeView> VolumeQueries::List() const {
+std::vector<VolumeView> VolumeQueries::List(const VolumeFilter& filter) const {
+  // Views are large: the actors are sorted, and only those views are made that are wanted.
   std::vector<const VolumeActor*> actors;
-  for (const auto& [key, actor] : table_.all()) {
-    if (actor->present()) actors.push_back(actor.get());
+  const auto add = [&](const std::shared_ptr<VolumeActor>& actor) {
+    if (actor->present() && Applies(filter, actor->machine().record())) actors.push_back(actor.get());
+  };
+  if (filter.consumer.empty()) {
+    for (const auto& [key, actor] : table_.all()) add(actor);
+  } else {
+    for (const auto& actor : table_.Of(filter.consumer)) add(actor);
   }
-  return ViewsByName(std::move(actors));
+  const auto end = actors.begin() + static_cast<std::ptrdiff_t>(std::min(filter.limit, actors.size()));
+  std::ranges::partial_sort(actors, end, {}, [](const VolumeActor* actor) {
+    const VolumeRecord& record = actor->machine().record();
+    return std::tie(record.plugin_id, record.volume_id);
+  });
+  std::vector<VolumeView> views;
+  views.reserve(static_cast<size_t>(end - actors.begin()));
+  for (auto actor = actors.begin(); actor != end; ++actor) views.push_back((*actor)->View());
+  return views;
 }
 
-std::vector<VolumeView> VolumeQueries::ListDeclared() const {
-  std::vector<const VolumeActor*> actors;
+VolumeCounts VolumeQueries::Count() const {
+  VolumeCounts counts;
   for (const auto& [key, actor] : table_.all()) {
-    const auto& publications = actor->machine().record().publications;
-    const bool declared = std::ranges::count(publications, Origin::kDeclared, &PublicationRecord::origin) > 0;
-    if (declared && actor->present()) actors.push_back(actor.get());
+    if (!actor->present()) continue;
+    const VolumeRecord& record = actor->machine().record();
+    ++counts.volumes[record.plugin_id];
+    counts.publications += static_cast<int>(record.publications.size());
+    counts.declared += static_cast<int>(CountDeclared(record));
+    counts.mounted += static_cast<int>(
+        std::ranges::count(record.publications, PublicationState::kPublished, &PublicationRecord::state));
   }
-  return ViewsByName(std::move(actors));
+  return counts;
 }
 
 std::optional<VolumeView> VolumeQueries::Find(const std::string& plugin_id,
@@ -156,15 +175,6 @@ std::vector<ConsumerMount> VolumeQueries::MountsOf(const std::string& consumer) 
     return std::tie(a.plugin_id, a.volume_id, a.name) < std::tie(b.plugin_id, b.volume_id, b.name);
   });
   return mounts;
-}
-
-std::vector<VolumeView> VolumeQueries::VolumesOf(const std::string& consumer) const {
-  const auto all = table_.Of(consumer);
-  std::vector<const VolumeActor*> actors;
-  for (const auto& actor : all) {
-    if (actor->present()) actors.push_back(actor.get());
-  }
-  return ViewsByName(std::move(actors));
 }
 
 }  // namespace berth

@@ -16,8 +16,8 @@ class VolumeQueries {
  public:
   VolumeQueries(const MounterContext& context, const VolumeTable& table) : context_(context), table_(table) {}
 
-  [[nodiscard]] std::vector<VolumeView> List() const;
-  [[nodiscard]] std::vector<VolumeView> ListDeclared() const;
+  [[nodiscard]] std::vector<VolumeView> List(const VolumeFilter& filter) const;
+  [[nodiscard]] VolumeCounts Count() const;
   [[nodiscard]] std::optional<VolumeView> Find(const std::string& plugin_id,
                                                const std::string& volume_id) const;
   [[nodiscard]] std::vector<std::string> PluginsOf(const std::string& volume_id,
@@ -29,7 +29,6 @@ class VolumeQueries {
                                                      const std::string& consumer,
                                                      const std::string& name) const;
   [[nodiscard]] std::vector<ConsumerMount> MountsOf(const std::string& consumer) const;
-  [[nodiscard]] std::vector<VolumeView> VolumesOf(const std::string& consumer) const;
 
  private:
   // Nothing where it is not there, as the kernel sees it.

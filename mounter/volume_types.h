@@ -5,7 +5,9 @@
 
 #include <absl/status/status.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -227,6 +229,24 @@ struct VolumeView {
   std::string label;           // PublishRequest::label; empty: none
   // It is not taken back, since its plugin refuses that again and again.
   bool plugin_refuses = false;
+};
+
+// Which volumes of the node are meant: those that all of it applies to. An empty field applies to any.
+struct VolumeFilter {
+  std::string plugin_id = {};
+  std::string consumer = {};  // which uses it
+  std::string label_prefix = {};
+  bool declared = false;  // with a publication that a file declared
+  VolumeRef after = {};   // only what comes after it, in the order of plugin and volume ids
+  size_t limit = std::numeric_limits<size_t>::max();
+};
+
+// How much this node has.
+struct VolumeCounts {
+  int publications = 0;
+  int declared = 0;                    // of the publications: those that files declared
+  int mounted = 0;                     // of the publications: those that are published
+  std::map<std::string, int> volumes;  // by plugin id
 };
 
 // What a consumer's runtime needs to use a publication.

@@ -147,12 +147,8 @@ bool NodeDrainer::IsHere(const UseKey& use) const {
 }
 
 int NodeDrainer::PublicationsLeft() const {
-  int left = 0;
-  for (const VolumeView& volume : mounter_.List()) {
-    const auto declared =
-        std::ranges::count(volume.publications, Origin::kDeclared, &PublicationView::origin);
-    left += static_cast<int>(volume.publications.size()) - static_cast<int>(declared);
-  }
+  const VolumeCounts counts = mounter_.Count();
+  int left = counts.publications - counts.declared;
   for (const auto& [use, count] : under_way_) left += IsHere(use) ? 0 : 1;
   return left;
 }

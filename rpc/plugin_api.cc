@@ -21,10 +21,7 @@ constexpr Duration kReasonStays = std::chrono::seconds(5);
 }  // namespace
 
 v1::Plugin PluginApi::DescribePlugin(const PluginSnapshot& plugin) const {
-  const std::vector<VolumeView> volumes = mounter_.List();
-  const auto held = std::count_if(volumes.begin(), volumes.end(),
-                                  [&](const VolumeView& volume) { return volume.plugin_id == plugin.id; });
-  return ToProto(plugin, static_cast<int>(held));
+  return ToProto(plugin, mounter_.Count().volumes[plugin.id]);
 }
 
 absl::StatusOr<v1::Plugin> PluginApi::PluginAnswer(const std::string& id, const absl::Status& done) const {
@@ -36,8 +33,7 @@ absl::StatusOr<v1::Plugin> PluginApi::PluginAnswer(const std::string& id, const 
 }
 
 ApiAnswer<v1::ListPluginsResponse> PluginApi::ListPlugins(v1::ListPluginsRequest, CallInfo) {
-  std::map<std::string, int> volumes;
-  for (const VolumeView& volume : mounter_.List()) ++volumes[volume.plugin_id];
+  std::map<std::string, int> volumes = mounter_.Count().volumes;
   v1::ListPluginsResponse answer;
   for (const auto& [id, plugin] : control_.plugins()) *answer.add_plugins() = ToProto(plugin, volumes[id]);
   co_return answer;

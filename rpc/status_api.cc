@@ -55,7 +55,8 @@ ApiAnswer<v1::GetStatusResponse> StatusApi::GetStatus(v1::GetStatusRequest, Call
     if (plugin.state == PluginState::kReady && plugin.registered)
       answer.set_plugins_ready(answer.plugins_ready() + 1);
   }
-  for (const VolumeView& volume : mounter_.List()) {
+  const std::vector<VolumeView> volumes = mounter_.List({});
+  for (const VolumeView& volume : volumes) {
     answer.set_volumes(answer.volumes() + 1);
     answer.set_publications(answer.publications() + static_cast<int>(volume.publications.size()));
     if (volume.rebuilt) answer.set_volumes_rebuilt(answer.volumes_rebuilt() + 1);
@@ -64,8 +65,8 @@ ApiAnswer<v1::GetStatusResponse> StatusApi::GetStatus(v1::GetStatusRequest, Call
   for (std::string& problem : mounter_.Problems()) {
     findings.push_back(Problem("node.problem", std::move(problem), "berthctl doctor"));
   }
-  AppendFindings(NodeFindings(), &findings);
-  for (const VolumeView& volume : mounter_.List()) AppendFindings(FindingsOf(volume), &findings);
+  AppendFindings(NodeFindings(volumes), &findings);
+  for (const VolumeView& volume : volumes) AppendFindings(FindingsOf(volume), &findings);
   SortFindings(&findings, kFindingLimit);
   answer.set_health(HealthOf(findings));
   for (const Finding& finding : findings) {
@@ -81,7 +82,7 @@ ApiAnswer<v1::GetStatusResponse> StatusApi::GetStatus(v1::GetStatusRequest, Call
   co_return answer;
 }
 
-std::vector<Finding> StatusApi::NodeFindings() const {
+std::vector<Finding> StatusApi::NodeFindings(const std::vector<VolumeView>& volumes) const {
   std::vector<Finding> findings = info_.notes;
   if (const auto drain = drainer_.Describe()) findings.push_back(FindingOf(*drain));
   if (const auto link = scheduler_.Status()) AppendFindings(FindingsOf(*link, WallClock::now()), &findings);
@@ -93,7 +94,7 @@ std::vector<Finding> StatusApi::NodeFindings() const {
     findings.push_back(Problem("node.problem", problem, "berthctl status"));
   }
   std::map<std::string, int> held;
-  for (const VolumeView& volume : mounter_.List()) {
+  for (const VolumeView& volume : volumes) {
     ++held[volume.plugin_id];
     if (auto finding = WithoutItsPlugin(volume)) findings.push_back(*std::move(finding));
   }
@@ -119,13 +120,14 @@ ApiAnswer<v1::ExamineResponse> StatusApi::Examine(v1::ExamineRequest request, Ca
   }
   BERTH_CO_ASSIGN_OR_RETURN(std::vector<Finding> findings,
                             co_await mounter_.Examine(request.repair(), call.deadline));
-  AppendFindings(NodeFindings(), &findings);
+  const std::vector<VolumeView> volumes = mounter_.List({});
+  AppendFindings(NodeFindings(volumes), &findings);
   // What GetStatus finds wrong with a volume is a finding here too, whatever the comparison has found.
   std::set<std::pair<std::string, std::string>> named;
   for (const Finding& finding : findings) {
     if (finding.severity != Finding::Severity::kInfo) named.emplace(finding.plugin_id, finding.volume_id);
   }
-  for (const VolumeView& volume : mounter_.List()) {
+  for (const VolumeView& volume : volumes) {
     if (!named.contains({volume.plugin_id, volume.volume_id})) AppendFindings(FindingsOf(volume), &findings);
   }
   co_return ToProto(findings);

@@ -48,7 +48,7 @@ class StatusApi {
 
  private:
   // Of everything but the volumes that are here (node_findings.h).
-  [[nodiscard]] std::vector<Finding> NodeFindings() const;
+  [[nodiscard]] std::vector<Finding> NodeFindings(const std::vector<VolumeView>& volumes) const;
   [[nodiscard]] std::string ComputedClass() const;
 
   NodeInfo info_;

@@ -19,10 +19,7 @@ constexpr size_t kPage = 1000;
 // Of the volumes of one page, so that it fits into the 4 MiB of a message that clients take.
 constexpr size_t kPageBytes = size_t{2} << 20;
 
-bool UsedBy(const VolumeView& volume, const std::string& consumer) {
-  return std::any_of(volume.publications.begin(), volume.publications.end(),
-                     [&](const PublicationView& view) { return view.consumer == consumer; });
-}
+VolumeName NameOf(const VolumeView& volume) { return {volume.plugin_id, volume.volume_id}; }
 
 bool DeclaredFor(const std::vector<DeclaredView>& files, const std::string& consumer) {
   return std::any_of(files.begin(), files.end(),
@@ -79,27 +76,26 @@ ApiAnswer<v1::ListVolumesResponse> VolumeListApi::ListVolumes(v1::ListVolumesReq
     BERTH_CO_ASSIGN_OR_RETURN(after, ReadPageToken(request.page_token()));
   }
   const std::string& consumer = request.consumer();
-  const auto wanted = [&](const VolumeName& name) {
-    return name > after && (plugin_id.empty() || name.first == plugin_id);
-  };
-  const std::string& label = request.label();
+  const size_t page = request.page_size() > 0 ? std::min(kPage, size_t(request.page_size())) : kPage;
 
+  // One more than the page has room for: whether there is another page.
+  const std::vector<VolumeView> held = mounter_.List({.plugin_id = plugin_id,
+                                                      .consumer = consumer,
+                                                      .label_prefix = request.label(),
+                                                      .after = {after.first, after.second},
+                                                      .limit = page + 1});
   // Null: it is only declared.
   std::map<VolumeName, const VolumeView*> volumes;
-  const std::vector<VolumeView> held = mounter_.List();
+  for (const VolumeView& volume : held) volumes.emplace(NameOf(volume), &volume);
   const VolumeLookup::DeclaredByVolume declared = lookup_.Declared();
-  for (const VolumeView& volume : held) {
-    VolumeName name(volume.plugin_id, volume.volume_id);
-    if (!wanted(name) || (!consumer.empty() && !UsedBy(volume, consumer))) continue;
-    if (!volume.label.starts_with(label)) continue;
-    volumes.emplace(std::move(name), &volume);
-  }
-  for (const auto& [name, files] : declared) {
-    if (!wanted(name) || !label.empty() || (!consumer.empty() && !DeclaredFor(files, consumer))) continue;
+  for (auto file = declared.upper_bound(after); file != declared.end(); ++file) {
+    const auto& [name, files] = *file;
+    if (held.size() > page && name > NameOf(held.back())) break;
+    if (!plugin_id.empty() && name.first != plugin_id) continue;
+    if (!request.label().empty() || (!consumer.empty() && !DeclaredFor(files, consumer))) continue;
     if (!mounter_.Find(name.first, name.second)) volumes.emplace(name, nullptr);
   }
 
-  const size_t page = request.page_size() > 0 ? std::min(kPage, size_t(request.page_size())) : kPage;
   v1::ListVolumesResponse answer;
   size_t bytes = 0;
   const VolumeName* last = nullptr;

@@ -35,7 +35,7 @@ class NodeApiListTest : public NodeApiTest {
   }
 };
 
-TEST_F(NodeApiListTest, PagesComeInOrderWhateverTheMountersOrderIs) {
+TEST_F(NodeApiListTest, PagesComeInOrder) {
   mounter_.Add("q", "a", "c");
   mounter_.Add("p", "v2", "c");
   mounter_.Add("p", "v10", "c");

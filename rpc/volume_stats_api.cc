@@ -122,7 +122,7 @@ ApiAnswer<v1::GetConsumerStatsResponse> VolumeStatsApi::GetConsumerStats(v1::Get
   if (!all) BERTH_CO_RETURN_IF_ERROR(CheckConsumer(request.consumer()));
   const auto executor = co_await asio::this_coro::executor;
   const auto work = std::make_shared<ConsumerStats>(executor);
-  work->volumes = all ? mounter_.List() : mounter_.VolumesOf(request.consumer());
+  work->volumes = mounter_.List({.consumer = request.consumer()});
   if (all) std::erase_if(work->volumes, [](const VolumeView& volume) { return !IsPublished(volume); });
   work->deadline = std::max(Clock::now(), call.deadline - kToAnswer);
   if (work->volumes.empty() && !all) {

@@ -100,7 +100,7 @@ class MounterTestBase : public ::testing::Test {
     return view ? *view : VolumeView{};
   }
   // Nothing is known of any volume any more, and nothing lies in the tree.
-  [[nodiscard]] bool Gone() const { return mounter_->List().empty(); }
+  [[nodiscard]] bool Gone() const { return mounter_->List({}).empty(); }
   [[nodiscard]] std::vector<std::string> EventTypes() const {
     std::vector<std::string> types;
     for (const Event& event : events_.After(0, 10'000).events) types.push_back(event.type);

@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -397,14 +398,6 @@ class FakeMounter : public Mounter {
     }
     return found;
   }
-  [[nodiscard]] std::vector<VolumeView> VolumesOf(const std::string& consumer) const override {
-    std::vector<VolumeView> found;
-    for (const VolumeView& view : volumes) {
-      const auto& uses = view.publications;
-      if (std::ranges::find(uses, consumer, &PublicationView::consumer) != uses.end()) found.push_back(view);
-    }
-    return found;
-  }
   [[nodiscard]] Awaitable<absl::StatusOr<VolumeExplanation>> Explain(std::string plugin_id,
                                                                      std::string volume_id,
                                                                      TimePoint deadline) override {
@@ -456,13 +449,35 @@ class FakeMounter : public Mounter {
     co_return node_capacity;
   }
 
-  [[nodiscard]] std::vector<VolumeView> List() const override { return volumes; }
-  [[nodiscard]] std::vector<VolumeView> ListDeclared() const override {
-    std::vector<VolumeView> declared;
-    std::ranges::copy_if(volumes, std::back_inserter(declared), [](const VolumeView& view) {
-      return std::ranges::count(view.publications, Origin::kDeclared, &PublicationView::origin) > 0;
-    });
-    return declared;
+  [[nodiscard]] std::vector<VolumeView> List(const VolumeFilter& filter) const override {
+    std::vector<VolumeView> found;
+    for (const VolumeView& view : volumes) {
+      const auto& uses = view.publications;
+      const bool applies =
+          (filter.plugin_id.empty() || view.plugin_id == filter.plugin_id) &&
+          (filter.consumer.empty() ||
+           std::ranges::count(uses, filter.consumer, &PublicationView::consumer) > 0) &&
+          view.label.starts_with(filter.label_prefix) &&
+          (!filter.declared || std::ranges::count(uses, Origin::kDeclared, &PublicationView::origin) > 0) &&
+          std::tie(view.plugin_id, view.volume_id) > std::tie(filter.after.plugin_id, filter.after.volume_id);
+      if (applies) found.push_back(view);
+    }
+    std::ranges::sort(found, {}, [](const VolumeView& v) { return std::tie(v.plugin_id, v.volume_id); });
+    if (found.size() > filter.limit) found.resize(filter.limit);
+    return found;
+  }
+  [[nodiscard]] VolumeCounts Count() const override {
+    VolumeCounts counts;
+    for (const VolumeView& view : volumes) {
+      const auto& uses = view.publications;
+      ++counts.volumes[view.plugin_id];
+      counts.publications += static_cast<int>(uses.size());
+      counts.declared +=
+          static_cast<int>(std::ranges::count(uses, Origin::kDeclared, &PublicationView::origin));
+      counts.mounted +=
+          static_cast<int>(std::ranges::count(uses, PublicationState::kPublished, &PublicationView::state));
+    }
+    return counts;
   }
   [[nodiscard]] std::optional<VolumeView> Find(const std::string& plugin_id,
                                                const std::string& volume_id) const override {

@@ -112,7 +112,7 @@ std::string LeaseKeeper::HadScheduler(const std::map<std::string, std::string>& 
     return fmt::format("{} (the last epoch known was {})", missing, Printable(row->second, 32));
   }
   if (kept.lease) return fmt::format("{} (the last lease was of epoch {})", missing, kept.lease->epoch);
-  for (const VolumeView& volume : mounter_.List()) {
+  for (const VolumeView& volume : mounter_.List({})) {
     const auto& uses = volume.publications;
     if (std::ranges::find(uses, Origin::kScheduler, &PublicationView::origin) == uses.end()) continue;
     return fmt::format("{} (which published volume {})", missing, Printable(volume.volume_id, 128));

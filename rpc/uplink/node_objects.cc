@@ -67,7 +67,7 @@ void NodeObjects::RestoreNextEnded(uint64_t number) { next_ended_ = std::max(nex
 
 void NodeObjects::Start() {
   link_.state.outbox.Changed({.kind = ObjectKey::Kind::kNode});
-  for (const VolumeView& volume : link_.parts.mounter.List()) {
+  for (const VolumeView& volume : link_.parts.mounter.List({})) {
     OnVolumeChanged(volume.plugin_id, volume.volume_id, true);
   }
   OnForcedReleasesChanged();

@@ -89,12 +89,7 @@ Awaitable<void> Uplink::Shutdown(bool machine_stops) {
   if (link_.IsGreeted()) {
     v1::Goodbye goodbye;
     goodbye.set_reason(machine_stops ? v1::Goodbye::SHUTTING_DOWN : v1::Goodbye::STOPPING);
-    int mounted = 0;
-    for (const VolumeView& volume : link_.parts.mounter.List()) {
-      mounted += static_cast<int>(
-          std::ranges::count(volume.publications, PublicationState::kPublished, &PublicationView::state));
-    }
-    goodbye.set_publications_mounted(mounted);
+    goodbye.set_publications_mounted(link_.parts.mounter.Count().mounted);
     link_.session->Leave(std::move(goodbye));
     co_await link_.changed.WaitUntil([this] { return link_.session == nullptr; },
                                      Clock::now() + kGoodbyeWithin);
