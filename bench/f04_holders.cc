@@ -148,20 +148,18 @@ class HolderSearch : public Figure {
     for (int i = 0; i < kNamespaces; ++i) bystanders_.push_back(Bystander(true, kProcessesEach - 1));
     // The mount counts as a hold in each namespace, and each hold is named by a process.
     const TimePoint start = Clock::now();
-    const auto found = Take(all_);
+    const CensusAnswer found = Take(all_);
     with_holds_ = Seconds(Clock::now() - start);
-    BERTH_RETURN_IF_ERROR(found.status());
-    if (found->holds.size() <= kNamespaces) return absl::InternalError("not every namespace was looked at");
+    if (found.holds.size() <= kNamespaces) return absl::InternalError("not every namespace was looked at");
     return absl::OkStatus();
   }
 
   absl::StatusOr<double> Candidate() override {
     const TimePoint start = Clock::now();
-    const absl::StatusOr<CensusAnswer> answer = Take(question_);
+    const CensusAnswer answer = Take(question_);
     const double took = Seconds(Clock::now() - start);
-    BERTH_RETURN_IF_ERROR(answer.status());
-    if (!answer->incomplete.empty()) return absl::InternalError(answer->incomplete);
-    if (!answer->holds.empty()) return absl::InternalError("a copy of the volume's own mount was a hold");
+    if (!answer.incomplete.empty()) return absl::InternalError(answer.incomplete);
+    if (!answer.holds.empty()) return absl::InternalError("a copy of the volume's own mount was a hold");
     return took;
   }
 
@@ -175,7 +173,7 @@ class HolderSearch : public Figure {
 
   absl::StatusOr<Remarks> Finish() override {
     const uint64_t before = census_->taken();
-    std::vector<absl::StatusOr<CensusAnswer>> answers(kReleases, absl::UnknownError("not asked"));
+    std::vector<CensusAnswer> answers(kReleases);
     for (auto& answer : answers) scope_.Spawn("release", Ask(&*census_, question_, &answer));
     loop_.restart();
     loop_.run();
@@ -193,14 +191,14 @@ class HolderSearch : public Figure {
   }
 
  private:
-  absl::StatusOr<CensusAnswer> Take(const CensusQuestion& question) {
-    absl::StatusOr<CensusAnswer> answer = absl::UnknownError("not asked");
+  CensusAnswer Take(const CensusQuestion& question) {
+    CensusAnswer answer;
     scope_.Spawn("census", Ask(&*census_, question, &answer));
     loop_.restart();
     loop_.run();
     return answer;
   }
-  static Awaitable<void> Ask(Census* census, CensusQuestion question, absl::StatusOr<CensusAnswer>* answer) {
+  static Awaitable<void> Ask(Census* census, CensusQuestion question, CensusAnswer* answer) {
     *answer = co_await census->Take(std::move(question), Clock::now() + kLimit);
   }
 

@@ -52,9 +52,12 @@ bool IsOf(const Hold& hold, const KernelObject& object) {
   return SourceNamesDirectory(object.fs_type) || HashComponent({hold.source}) == object.source;
 }
 
-std::vector<MountHolder> HoldersIn(const CensusAnswer& answer, const std::vector<KernelObject>& objects) {
+// Those of one of the objects that were asked for, or of all.
+std::vector<MountHolder> HoldersIn(const CensusAnswer& answer, const std::vector<KernelObject>& objects,
+                                   std::optional<size_t> of = std::nullopt) {
   std::vector<MountHolder> holders;
   for (const Hold& hold : answer.holds) {
+    if (of.has_value() && hold.object != *of) continue;
     // After the objects comes the volume's directory.
     const bool counts = hold.object >= objects.size() || IsOf(hold, objects[hold.object]);
     if (counts && holders.size() < kHoldersShown) holders.push_back(HolderOf(hold));
@@ -80,10 +83,7 @@ std::vector<MountHolder> MountedInside(const std::string& path) {
   const absl::Status read = ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
     const std::string target = DecodeMountinfo(line.target);
     if (target != path && IsAtOrBeneath(target, path)) {
-      holders.push_back({.pid = 0,
-                         .command = "",
-                         .consumer = "",
-                         .how = fmt::format("{} {} ({})", kMountedInside, Printable(target, kShownPath),
+      holders.push_back({.how = fmt::format("{} {} ({})", kMountedInside, Printable(target, kShownPath),
                                             Printable(line.fs_type, 64))});
     }
     return holders.size() < kHoldersShown;
@@ -125,7 +125,7 @@ std::string DescribeUse(const std::vector<MountHolder>& holders) {
 }
 
 MountHolder HolderOf(const Hold& hold) {
-  MountHolder holder{.pid = hold.pid, .command = "", .consumer = "", .how = ""};
+  MountHolder holder{.pid = hold.pid};
   if (hold.pid != 0) {
     // Its command line would have to be read from its memory.
     const auto name = ReadFile(fmt::format("/proc/{}/comm", hold.pid), kCommandLimit);
@@ -144,9 +144,9 @@ MountHolder HolderOf(const Hold& hold) {
   return holder;
 }
 
-absl::StatusOr<CensusQuestion> VolumeRelease::Ask(const VolumeRecord& record,
-                                                  const std::vector<KernelObject>& objects,
-                                                  bool staged) const {
+absl::StatusOr<CensusQuestion> VolumeRelease::Question(const VolumeRecord& record,
+                                                       const std::vector<KernelObject>& objects,
+                                                       bool staged) const {
   const std::string key = VolumePaths::VolumeKey(record.plugin_id, record.volume_id);
   CensusQuestion question;
   std::vector<uint64_t> ours = record.Mounts();
@@ -187,22 +187,23 @@ absl::StatusOr<CensusQuestion> VolumeRelease::Ask(const VolumeRecord& record,
   return question;
 }
 
+Awaitable<CensusAnswer> VolumeRelease::Ask(absl::StatusOr<CensusQuestion> question, TimePoint deadline) {
+  if (!question.ok()) co_return CensusAnswer{.incomplete = std::string(MessageOf(question.status()))};
+  if (question->objects.empty()) co_return CensusAnswer{.incomplete = ""};
+  co_return co_await census_.Take(*std::move(question), deadline);
+}
+
 Awaitable<absl::StatusOr<std::vector<MountHolder>>> VolumeRelease::HoldersBeforeUnstage(VolumeRecord record,
                                                                                         TimePoint deadline) {
   std::vector<KernelObject> objects;
   std::ranges::copy_if(record.objects, std::back_inserter(objects),
                        [](const KernelObject& object) { return !object.block_device && object.device != 0; });
-  const auto unknown = [](std::string_view why) {
-    return absl::UnavailableError(
-        fmt::format("it is not known who uses the volume, so it stays staged: {}", Printable(why)));
-  };
-  auto question = Ask(record, objects, /*staged=*/true);
-  if (!question.ok()) co_return unknown(MessageOf(question.status()));
-  if (question->objects.empty()) co_return std::vector<MountHolder>{};
-  const auto answer = co_await census_.Take(*std::move(question), deadline);
-  if (!answer.ok()) co_return unknown(MessageOf(answer.status()));
-  std::vector<MountHolder> holders = HoldersIn(*answer, objects);
-  if (holders.empty() && !answer->incomplete.empty()) co_return unknown(answer->incomplete);
+  const CensusAnswer answer = co_await Ask(Question(record, objects, /*staged=*/true), deadline);
+  std::vector<MountHolder> holders = HoldersIn(answer, objects);
+  if (holders.empty() && !answer.incomplete.empty()) {
+    co_return absl::UnavailableError(fmt::format(
+        "it is not known who uses the volume, so it stays staged: {}", Printable(answer.incomplete)));
+  }
   NameConsumers(record, &holders);
   co_return holders;
 }
@@ -213,18 +214,16 @@ Awaitable<absl::StatusOr<std::vector<MountHolder>>> VolumeRelease::HoldersAt(Vol
   BERTH_CO_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(path));
   BERTH_CO_ASSIGN_OR_RETURN(const std::vector<KernelObject> objects, ObjectsAt(path, tree_));
   if (objects.empty()) co_return std::vector<MountHolder>{};
-  BERTH_CO_ASSIGN_OR_RETURN(CensusQuestion question, Ask(record, objects, /*staged=*/true));
+  BERTH_CO_ASSIGN_OR_RETURN(CensusQuestion question, Question(record, objects, /*staged=*/true));
   for (CensusObject& object : question.objects) {
     object.users = !object.place;
     object.ours.push_back(facts.mount_id);
   }
   std::vector<MountHolder> holders = MountedInside(path);
-  const auto answer = co_await census_.Take(std::move(question), deadline);
-  if (!answer.ok() && holders.empty()) co_return answer.status();
-  if (!answer.ok()) co_return holders;
-  std::ranges::move(HoldersIn(*answer, objects), std::back_inserter(holders));
-  if (holders.empty() && !answer->incomplete.empty())
-    co_return absl::UnavailableError(Printable(answer->incomplete));
+  const CensusAnswer answer = co_await Ask(std::move(question), deadline);
+  std::ranges::move(HoldersIn(answer, objects), std::back_inserter(holders));
+  if (holders.empty() && !answer.incomplete.empty())
+    co_return absl::UnavailableError(Printable(answer.incomplete));
   co_return holders;
 }
 
@@ -246,15 +245,6 @@ std::vector<KernelObject> ObjectsLeft(const VolumeRecord& record, ReleaseCheck* 
   return left;
 }
 
-// The holds of one object.
-CensusAnswer PartOf(const absl::StatusOr<CensusAnswer>& answer, size_t object) {
-  CensusAnswer part;
-  if (!answer.ok()) return part;
-  std::ranges::copy_if(answer->holds, std::back_inserter(part.holds),
-                       [object](const Hold& hold) { return hold.object == object; });
-  return part;
-}
-
 // What is mounted in the volume's directory is no object that is known.
 void AddDirectory(const std::vector<MountHolder>& holders, std::string_view unknown, ReleaseCheck* check) {
   std::string why = DescribeUse(holders);
@@ -270,36 +260,27 @@ void AddDirectory(const std::vector<MountHolder>& holders, std::string_view unkn
 Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, TimePoint deadline) {
   ReleaseCheck check;
   const std::vector<KernelObject> left = ObjectsLeft(record, &check);
-  absl::StatusOr<CensusAnswer> answer = CensusAnswer{.incomplete = ""};
-  auto question = Ask(record, left, /*staged=*/false);
+  auto question = Question(record, left, /*staged=*/false);
   const bool asks_directory = !question.ok() || question->objects.size() > left.size();
-  if (!question.ok()) {
-    answer = question.status();
-  } else if (!question->objects.empty()) {
-    answer = co_await census_.Take(*std::move(question), deadline);
-  }
-  const std::string_view unknown =
-      answer.ok() ? std::string_view(answer->incomplete) : MessageOf(answer.status());
+  const CensusAnswer answer = co_await Ask(std::move(question), deadline);
   for (size_t i = 0; i < left.size(); ++i) {
-    const CensusAnswer part = PartOf(answer, i);
-    const std::vector<MountHolder> holders = HoldersIn(part, left);
+    const std::vector<MountHolder> holders = HoldersIn(answer, left, i);
     if (!holders.empty()) {
       AddHolders(&check, left[i], holders);
-    } else if (!unknown.empty()) {
+    } else if (!answer.incomplete.empty()) {
       Add(&check, left[i],
-          fmt::format("it is not known whether the kernel has released it: {}", Printable(unknown)));
+          fmt::format("it is not known whether the kernel has released it: {}",
+                      Printable(answer.incomplete)));
     } else if (left[i].block_device) {
       co_await CheckDevice(left[i], deadline, &check);
     } else {
-      const auto is_in = [i](const std::vector<size_t>& objects) {
-        return std::ranges::find(objects, i) != objects.end();
-      };
       // A hold that does not count here is another file system's, which has the number by now.
-      const bool elsewhere = is_in(answer->elsewhere) || !part.holds.empty();
+      const bool elsewhere = std::ranges::count(answer.elsewhere, i) > 0 ||
+                             std::ranges::count(answer.holds, i, &Hold::object) > 0;
       co_await CheckFileSystem(record, left[i], elsewhere, deadline, &check);
     }
   }
-  if (asks_directory) AddDirectory(HoldersIn(PartOf(answer, left.size()), left), unknown, &check);
+  if (asks_directory) AddDirectory(HoldersIn(answer, left, left.size()), answer.incomplete, &check);
   NameConsumers(record, &check.holders);
   co_return check;
 }
@@ -315,27 +296,22 @@ Awaitable<void> VolumeRelease::CheckFileSystem(VolumeRecord record, KernelObject
     co_return;  // its users were looked for
   }
   // The superblock does not prove that it is free, so look for its users.
-  absl::StatusOr<CensusAnswer> answer = CensusAnswer{};
-  auto question = Ask(record, {object}, /*staged=*/false);
-  if (question.ok()) {
-    question->objects[0].users = true;
-    answer = co_await census_.Take(*std::move(question), std::min(deadline, Clock::now() + kLookForUsers));
-  }
-  if (answer.ok() && !answer->holds.empty()) {
-    AddHolders(check, object, HoldersIn(*answer, {object}));
+  auto question = Question(record, {object}, /*staged=*/false);
+  if (question.ok()) question->objects[0].users = true;
+  const CensusAnswer answer =
+      co_await Ask(std::move(question), std::min(deadline, Clock::now() + kLookForUsers));
+  if (const auto holders = HoldersIn(answer, {object}); !holders.empty()) {
+    AddHolders(check, object, holders);
     co_return;
   }
   if (elsewhere) {
-    const std::string_view unknown =
-        answer.ok() ? std::string_view(answer->incomplete) : MessageOf(answer.status());
-    if (!unknown.empty())
-      Add(check, object, fmt::format("it is not known who uses it: {}", Printable(unknown)));
+    if (!answer.incomplete.empty())
+      Add(check, object, fmt::format("it is not known who uses it: {}", Printable(answer.incomplete)));
     co_return;
   }
   Add(check, object,
       fmt::format("the kernel still has its file system ({}, device {}), though nothing of it is mounted: a "
-                  "process may "
-                  "use it through a mount that was detached, or not all of its data is written",
+                  "process may use it through a mount that was detached, or not all of its data is written",
                   Printable(object.fs_type, 64), Number(object.device)));
 }
 

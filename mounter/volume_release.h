@@ -73,9 +73,11 @@ class VolumeRelease {
  private:
   // The question about `objects`; after them about the volume's directory, if not all of its mounts are
   // known.
-  [[nodiscard]] absl::StatusOr<CensusQuestion> Ask(const VolumeRecord& record,
-                                                   const std::vector<KernelObject>& objects,
-                                                   bool staged) const;
+  [[nodiscard]] absl::StatusOr<CensusQuestion> Question(const VolumeRecord& record,
+                                                        const std::vector<KernelObject>& objects,
+                                                        bool staged) const;
+  // Incomplete where there is no question.
+  [[nodiscard]] Awaitable<CensusAnswer> Ask(absl::StatusOr<CensusQuestion> question, TimePoint deadline);
   [[nodiscard]] Awaitable<void> CheckFileSystem(VolumeRecord record, KernelObject object, bool elsewhere,
                                                 TimePoint deadline, ReleaseCheck* check);
   [[nodiscard]] Awaitable<void> CheckDevice(KernelObject object, TimePoint deadline, ReleaseCheck* check);

@@ -36,7 +36,7 @@ CensusAnswer PartOf(const CensusAnswer& all, size_t first, size_t count) {
 struct Census::Query {
   CensusQuestion question;
   bool done = false;
-  absl::StatusOr<CensusAnswer> answer = absl::UnknownError("not asked");
+  CensusAnswer answer;
 };
 
 Census::Census(const asio::any_io_executor& executor, TaskScope& scope, MountHelper& helper,
@@ -45,7 +45,7 @@ Census::Census(const asio::any_io_executor& executor, TaskScope& scope, MountHel
 
 Census::~Census() = default;
 
-Awaitable<absl::StatusOr<CensusAnswer>> Census::Take(CensusQuestion question, TimePoint deadline) {
+Awaitable<CensusAnswer> Census::Take(CensusQuestion question, TimePoint deadline) {
   const bool users = std::ranges::any_of(question.objects, &CensusObject::users);
   Line& line = users ? users_ : mounts_;
   const auto query = std::make_shared<Query>();
@@ -57,12 +57,12 @@ Awaitable<absl::StatusOr<CensusAnswer>> Census::Take(CensusQuestion question, Ti
   }
   if (!co_await answered_.WaitUntil([query] { return query->done; }, deadline)) {
     std::erase(line.waiting, query);
-    co_return absl::DeadlineExceededError("look for who has the volume: not done in time");
+    co_return CensusAnswer{.incomplete = "look for who has the volume: not done in time"};
   }
   co_return std::move(query->answer);
 }
 
-Awaitable<absl::StatusOr<CensusAnswer>> Census::Pass(CensusQuestion question, bool users) {
+Awaitable<CensusAnswer> Census::Pass(CensusQuestion question, bool users) {
   if (!users) {
     const auto listed = co_await RunBlocking(
         "look for mounts of volumes", [question] { return CensusOfMounts(question); },
@@ -95,7 +95,7 @@ Awaitable<void> Census::Run(Line* line) {
     size_t first = 0;
     for (const auto& query : queries) {
       const size_t count = query->question.objects.size();
-      query->answer = answer.ok() ? absl::StatusOr<CensusAnswer>(PartOf(*answer, first, count)) : answer;
+      query->answer = PartOf(answer, first, count);
       query->done = true;
       first += count;
     }

@@ -11,7 +11,6 @@
 // Owned by the MounterContext; loop thread only.
 #pragma once
 
-#include <absl/status/statusor.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -37,10 +36,9 @@ class Census {
   Census(const Census&) = delete;
   Census& operator=(const Census&) = delete;
 
-  // The answer for `question.objects`, begun after this call. It may be incomplete: then what it holds is
-  // true, and something may have been missed. DEADLINE_EXCEEDED: it did not come in time. Other errors: the
-  // helper could not be run.
-  [[nodiscard]] Awaitable<absl::StatusOr<CensusAnswer>> Take(CensusQuestion question, TimePoint deadline);
+  // The answer for `question.objects`, begun after this call. It may be incomplete: it did not come in time,
+  // or the helper could not be run, or not everything could be looked at. What it holds is true then, too.
+  [[nodiscard]] Awaitable<CensusAnswer> Take(CensusQuestion question, TimePoint deadline);
 
   // How many passes were begun, for tests.
   [[nodiscard]] uint64_t taken() const { return taken_; }
@@ -55,7 +53,7 @@ class Census {
     bool running = false;
   };
   [[nodiscard]] Awaitable<void> Run(Line* line);
-  [[nodiscard]] Awaitable<absl::StatusOr<CensusAnswer>> Pass(CensusQuestion question, bool users);
+  [[nodiscard]] Awaitable<CensusAnswer> Pass(CensusQuestion question, bool users);
 
   TaskScope& scope_;
   MountHelper& helper_;

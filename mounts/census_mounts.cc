@@ -57,14 +57,15 @@ std::string ReadLinkAt(int directory, const std::string& path) {
   return length <= 0 ? std::string() : std::string(target.data(), static_cast<size_t>(length));
 }
 
-std::string ReadTextAt(int directory, const std::string& path) {
+std::string ReadTextAt(int directory, const std::string& path, std::string* failed) {
   const UniqueFd fd(openat(directory, path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;
-  std::array<char, 16384> piece{};
-  ssize_t size = 0;
+  std::array<char, size_t{64} * 1024> piece{};
+  ssize_t size = -1;
   while (fd.valid() && text.size() < kTableLimit && (size = read(fd.get(), piece.data(), piece.size())) > 0) {
     text.append(piece.data(), static_cast<size_t>(size));
   }
+  if (failed != nullptr && size != 0) *failed = size < 0 ? Failed("read " + path) : path + " is too long";
   return text;
 }
 
@@ -77,7 +78,7 @@ std::string ReadStartAt(int directory, const std::string& path) {
 
 std::string CensusMounts::Read(KernelAs kernel) {
   kernel_ = kernel;
-  const bool listed = kernel == KernelAs::kThis && MayListNamespaces(own_);
+  const bool listed = kernel == KernelAs::kThis && MayListNamespaces(own_fd_);
   std::string incomplete = listed ? ReadFromKernel() : ReadByEntering();
   if (mounts_.size() >= kCensusMounts) incomplete = "there are more mounts than are looked at";
   if (namespaces_.size() >= kCensusNamespaces)
@@ -106,8 +107,8 @@ bool MayListNamespaces(int own) {
 }
 
 std::string CensusMounts::ReadFromKernel() {
-  const uint64_t own = InodeOf(own_);
-  UniqueFd current(fcntl(own_, F_DUPFD_CLOEXEC, 0));
+  const uint64_t own = InodeOf(own_fd_);
+  UniqueFd current(fcntl(own_fd_, F_DUPFD_CLOEXEC, 0));
   NamespaceInfo info;
   for (int previous = 0; (previous = ioctl(current.get(), kPreviousNamespace, &info)) >= 0;) {
     current.Reset(previous);
@@ -116,7 +117,8 @@ std::string CensusMounts::ReadFromKernel() {
   while (namespaces_.size() < kCensusNamespaces && mounts_.size() < kCensusMounts) {
     if (ioctl(current.get(), kNamespaceInfo, &info) != 0) return Failed("ask for a mount namespace");
     const uint64_t inode = InodeOf(current.get());
-    namespaces_.push_back({.id = info.id, .inode = inode, .own = inode == own});
+    if (inode == own) own_ = namespaces_.size();
+    namespaces_.push_back({.id = info.id, .inode = inode});
     std::string failed = ReadNamespace(namespaces_.back());
     if (!failed.empty()) return failed;
     const int next = ioctl(current.get(), kNextNamespace, &info);
@@ -193,7 +195,7 @@ const MountText& CensusMounts::Text(size_t mount) {
 
 std::string CensusMounts::ReadByEntering() {
   std::set<uint64_t> entered;
-  std::string failed = Enter(own_, /*own=*/true, &entered);
+  std::string failed = Enter(own_fd_, /*own=*/true, &entered);
   std::set<pid_t> unreadable;
   size_t threads = 0;
   const bool listed = ForEachNumber(proc_, ".", [&](pid_t pid) {
@@ -222,8 +224,8 @@ std::string CensusMounts::ReadByEntering() {
   }
   // From here on the names are read in our own namespace. A process without the right to enter namespaces is
   // in it still.
-  if (setns(own_, CLONE_NEWNS) != 0 && failed.empty() &&
-      NamespaceInode(ReadLinkAt(proc_, "thread-self/ns/mnt")) != InodeOf(own_)) {
+  if (setns(own_fd_, CLONE_NEWNS) != 0 && failed.empty() &&
+      NamespaceInode(ReadLinkAt(proc_, "thread-self/ns/mnt")) != InodeOf(own_fd_)) {
     failed = Failed("return to its own mount namespace");
   }
   return failed;
@@ -251,7 +253,8 @@ std::string CensusMounts::Enter(int fd, bool own, std::set<uint64_t>* entered) {
     list.parameter = ids.at(static_cast<size_t>(count) - 1);
   }
   if (own) unique_ids_ = !unique.empty();
-  namespaces_.push_back({.id = 0, .inode = inode, .own = own});
+  if (own) own_ = namespaces_.size();
+  namespaces_.push_back({.id = 0, .inode = inode});
   std::vector<size_t> nsfs;
   std::string failed = ReadMountinfo("thread-self/mountinfo", namespaces_.size() - 1, &unique, &nsfs);
   for (const size_t mount : nsfs) {
@@ -273,8 +276,9 @@ std::string CensusMounts::Enter(int fd, bool own, std::set<uint64_t>* entered) {
 std::string CensusMounts::ReadMountinfo(const std::string& path, size_t mount_namespace,
                                         const std::unordered_map<uint64_t, uint64_t>* unique,
                                         std::vector<size_t>* nsfs) {
-  const UniqueFd fd(openat(proc_, path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return Failed("open " + path);
+  std::string failed;
+  const std::string text = ReadTextAt(proc_, path, &failed);
+  if (!failed.empty()) return failed;
   // A mount with an unknown unique id must not count as an old or a recorded one.
   constexpr uint64_t kUnknownId = uint64_t{1} << 63;
   const auto id_of = [this, unique](uint64_t old) {
@@ -282,13 +286,6 @@ std::string CensusMounts::ReadMountinfo(const std::string& path, size_t mount_na
     const bool known = unique != nullptr && unique->contains(old);
     return known ? unique->at(old) : kUnknownId | old;
   };
-  std::string text;
-  std::array<char, size_t{64} * 1024> piece{};
-  ssize_t size = 0;
-  while ((size = read(fd.get(), piece.data(), piece.size())) > 0 && text.size() < kTableLimit) {
-    text.append(piece.data(), static_cast<size_t>(size));
-  }
-  if (size != 0) return size < 0 ? Failed("read " + path) : path + " is too long";
   std::string_view rest = text;
   for (size_t end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
     const auto line = ParseMountinfoLine(rest.substr(0, end));

@@ -63,7 +63,6 @@ struct MountText {
 struct ListedNamespace {
   uint64_t id = 0;  // 0: not known
   uint64_t inode = 0;
-  bool own = false;
 };
 
 // Whether the first way is possible. `own`: a descriptor of our mount namespace.
@@ -72,7 +71,7 @@ struct ListedNamespace {
 class CensusMounts {
  public:
   // Descriptors of /proc, and of our mount namespace: this process may be in another one by now.
-  CensusMounts(int proc, int own_namespace) : proc_(proc), own_(own_namespace) {}
+  CensusMounts(int proc, int own_namespace) : proc_(proc), own_fd_(own_namespace) {}
 
   // Reads all. Empty, or why some may be missing. Once.
   [[nodiscard]] std::string Read(KernelAs kernel);
@@ -81,6 +80,8 @@ class CensusMounts {
   [[nodiscard]] const std::string& unknown() const { return unknown_; }
   [[nodiscard]] const std::vector<ListedMount>& mounts() const { return mounts_; }
   [[nodiscard]] const std::vector<ListedNamespace>& namespaces() const { return namespaces_; }
+  // The index of our own namespace.
+  [[nodiscard]] size_t own() const { return own_; }
   [[nodiscard]] bool unique_ids() const { return unique_ids_; }
   // Empty texts if the mount has gone meanwhile.
   [[nodiscard]] const MountText& Text(size_t mount);
@@ -116,12 +117,13 @@ class CensusMounts {
   void Add(const ListedMount& mount);
 
   int proc_;
-  int own_;
+  int own_fd_;
   KernelAs kernel_ = KernelAs::kThis;
   bool unique_ids_ = true;
   std::string unknown_;
   std::vector<ListedMount> mounts_;
   std::vector<ListedNamespace> namespaces_;
+  size_t own_ = kCensusNamespaces;  // none yet
   std::unordered_map<size_t, MountText> texts_;
   // Paths and options may be long: too long for a stack.
   using TextAnswer = StatmountAnswer<size_t{64} * 1024>;
@@ -137,8 +139,8 @@ class CensusMounts {
 // Empty with errno set where the link cannot be read.
 [[nodiscard]] std::string ReadLinkAt(int directory, const std::string& path);
 
-// What is in a file of /proc or /sys, up to 256 MiB; what was read before an error.
-[[nodiscard]] std::string ReadTextAt(int directory, const std::string& path);
+// What is in a file of /proc or /sys, up to 256 MiB; what was read before an error, which `failed` names.
+[[nodiscard]] std::string ReadTextAt(int directory, const std::string& path, std::string* failed = nullptr);
 
 // The first 4 KiB at most.
 [[nodiscard]] std::string ReadStartAt(int directory, const std::string& path);

@@ -150,10 +150,9 @@ class Pass {
       const MountText& text = mounts_.Text(mount);
       if (text.root.empty()) continue;  // it has gone
       if (!object.place && !IsOf(index, text, roots)) continue;
-      const bool in_place =
-          mounts_.namespaces()[listed.mount_namespace].own && IsAtOrBeneath(text.target, object.directory);
       const bool unique = mounts_.unique_ids();
-      const bool here = mounts_.namespaces()[listed.mount_namespace].own;
+      const bool here = listed.mount_namespace == mounts_.own();
+      const bool in_place = here && IsAtOrBeneath(text.target, object.directory);
       // Ids that are reused are believed only in our own namespace, and those of others only in the tree: the
       // recorded mount may have gone, and a foreign bind of this volume may have its id by now.
       const bool own = (unique || here) && ours.contains(listed.id);
@@ -178,13 +177,8 @@ class Pass {
   void ReportMount(size_t object, size_t mount) {
     const size_t mount_namespace = mounts_.mounts()[mount].mount_namespace;
     const MountText& text = mounts_.Text(mount);
-    if (mounts_.namespaces()[mount_namespace].own) {
-      writer_.Report({.object = object,
-                      .kind = HoldKind::kMount,
-                      .pid = 0,
-                      .where = text.target,
-                      .source = text.source,
-                      .keeper = ""});
+    if (mount_namespace == mounts_.own()) {
+      writer_.Report({.object = object, .where = text.target, .source = text.source});
       return;
     }
     holding_[mount_namespace].try_emplace(object, mount);

@@ -1,7 +1,5 @@
 #include "mounts/census_question.h"
 
-#include <sys/sysmacros.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -16,31 +14,51 @@ namespace {
 constexpr std::array<std::string_view, 10> kKinds = {"mount", "namespace", "file",    "cwd",  "root",
                                                      "map",   "program",   "overlay", "swap", "loop"};
 
-constexpr std::array<std::pair<std::string_view, bool CensusObject::*>, 5> kFlags = {{
-    {"--place", &CensusObject::place},
-    {"--disk", &CensusObject::disk},
-    {"--staged", &CensusObject::staged},
-    {"--detached", &CensusObject::detached},
-    {"--users", &CensusObject::users},
-}};
+// The fields of an object, by their names in a question.
+template <class Value>
+using Field = std::pair<std::string_view, Value CensusObject::*>;
+constexpr std::array<Field<bool>, 6> kFlags = {{{"--block", &CensusObject::block_device},
+                                                {"--place", &CensusObject::place},
+                                                {"--disk", &CensusObject::disk},
+                                                {"--staged", &CensusObject::staged},
+                                                {"--detached", &CensusObject::detached},
+                                                {"--users", &CensusObject::users}}};
+constexpr std::array<Field<uint64_t>, 3> kNumbers = {{{"--device", &CensusObject::device},
+                                                      {"--inode-device", &CensusObject::inode_device},
+                                                      {"--before", &CensusObject::before}}};
+constexpr std::array<Field<std::string>, 4> kTexts = {{{"--root", &CensusObject::root},
+                                                       {"--fs-type", &CensusObject::fs_type},
+                                                       {"--source", &CensusObject::source},
+                                                       {"--directory", &CensusObject::directory}}};
+constexpr std::array<Field<std::vector<uint64_t>>, 2> kLists = {
+    {{"--ours", &CensusObject::ours}, {"--earlier", &CensusObject::earlier}}};
 
-std::string Device(dev_t device) {
-  return std::to_string(major(device)) + ":" + std::to_string(minor(device));
-}
+std::string Word(std::string_view name, const std::string& value) { return std::string(name) + "=" + value; }
 
-bool ParseDevice(std::string_view text, dev_t* device) {
-  const size_t colon = text.find(':');
-  unsigned major_number = 0;
-  unsigned minor_number = 0;
-  if (colon == std::string_view::npos || !ParseNumber(text.substr(0, colon), &major_number) ||
-      !ParseNumber(text.substr(colon + 1), &minor_number)) {
-    return false;
+// False: no field has this name, or this is no value of it.
+bool SetField(std::string_view name, std::string_view value, CensusObject* object) {
+  uint64_t number = 0;
+  const bool is_number = ParseNumber(value, &number);
+  for (const auto& [known, field] : kFlags) {
+    if (name == known) object->*field = true;
+    if (name == known) return value == "1";
   }
-  *device = makedev(major_number, minor_number);
-  return true;
+  for (const auto& [known, field] : kNumbers) {
+    if (name == known) object->*field = number;
+    if (name == known) return is_number;
+  }
+  for (const auto& [known, field] : kTexts) {
+    if (name == known) object->*field = value;
+    if (name == known) return true;
+  }
+  for (const auto& [known, field] : kLists) {
+    if (name == known) (object->*field).push_back(number);
+    if (name == known) return is_number;
+  }
+  return false;
 }
 
-std::string Field(std::string_view text) {
+std::string Escape(std::string_view text) {
   std::string out;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -73,56 +91,20 @@ std::vector<std::string_view> Split(std::string_view line) {
   return fields;
 }
 
-// Reads the words of a question one after another.
-class Words {
- public:
-  explicit Words(const std::vector<std::string>& words) : words_(words) {}
-  [[nodiscard]] bool Done() const { return next_ == words_.size(); }
-  [[nodiscard]] const std::string* Take() { return Done() ? nullptr : &words_[next_++]; }
-  bool TakeText(std::string* text) {
-    const std::string* const word = Take();
-    if (word != nullptr) *text = *word;
-    return word != nullptr;
-  }
-  bool TakeNumber(uint64_t* number) {
-    const std::string* const word = Take();
-    return word != nullptr && ParseNumber(*word, number);
-  }
-  bool TakeDevice(dev_t* device) {
-    const std::string* const word = Take();
-    return word != nullptr && ParseDevice(*word, device);
-  }
-
- private:
-  const std::vector<std::string>& words_;
-  size_t next_ = 0;
-};
-
-bool TakeObject(Words* words, CensusObject* object) {
-  return words->TakeDevice(&object->device) && words->TakeDevice(&object->inode_device) &&
-         words->TakeText(&object->root) && words->TakeText(&object->fs_type) &&
-         words->TakeText(&object->source) && words->TakeText(&object->directory) &&
-         words->TakeNumber(&object->before);
-}
-
 }  // namespace
 
 std::vector<std::string> EncodeQuestion(const CensusQuestion& question) {
-  std::vector<std::string> words;
-  if (question.kernel != KernelAs::kThis)
-    words.insert(words.end(), {"--kernel", std::to_string(static_cast<int>(question.kernel))});
-  for (const uint64_t id : question.recorded) {
-    words.insert(words.end(), {"--recorded", std::to_string(id)});
-  }
+  std::vector<std::string> words = {Word("--kernel", std::to_string(static_cast<int>(question.kernel)))};
+  for (const uint64_t id : question.recorded) words.push_back(Word("--recorded", std::to_string(id)));
   for (const CensusObject& object : question.objects) {
-    words.insert(words.end(), {object.block_device ? "--block" : "--fs", Device(object.device),
-                               Device(object.inode_device), object.root, object.fs_type, object.source,
-                               object.directory, std::to_string(object.before)});
-    for (const uint64_t id : object.ours) words.insert(words.end(), {"--ours", std::to_string(id)});
-    for (const uint64_t mount : object.earlier)
-      words.insert(words.end(), {"--earlier", std::to_string(mount)});
-    for (const auto& [word, flag] : kFlags) {
-      if (object.*flag) words.emplace_back(word);
+    words.emplace_back("--object");
+    for (const auto& [name, field] : kFlags) {
+      if (object.*field) words.push_back(Word(name, "1"));
+    }
+    for (const auto& [name, field] : kNumbers) words.push_back(Word(name, std::to_string(object.*field)));
+    for (const auto& [name, field] : kTexts) words.push_back(Word(name, object.*field));
+    for (const auto& [name, field] : kLists) {
+      for (const uint64_t number : object.*field) words.push_back(Word(name, std::to_string(number)));
     }
   }
   return words;
@@ -130,28 +112,19 @@ std::vector<std::string> EncodeQuestion(const CensusQuestion& question) {
 
 std::optional<CensusQuestion> DecodeQuestion(const std::vector<std::string>& arguments) {
   CensusQuestion question;
-  Words words(arguments);
-  while (!words.Done()) {
-    const std::string& word = *words.Take();
-    uint64_t id = 0;
-    if (word == "--fs" || word == "--block") {
-      CensusObject& object = question.objects.emplace_back();
-      object.block_device = word == "--block";
-      if (!TakeObject(&words, &object)) return std::nullopt;
-    } else if (word == "--kernel" && words.TakeNumber(&id) && id <= 2) {
-      question.kernel = static_cast<KernelAs>(id);
-    } else if (word == "--recorded" && words.TakeNumber(&id)) {
-      question.recorded.push_back(id);
-    } else if (question.objects.empty()) {
+  for (const std::string& word : arguments) {
+    const std::string_view name = std::string_view(word).substr(0, word.find('='));
+    const std::string_view value = std::string_view(word).substr(std::min(word.size(), name.size() + 1));
+    uint64_t number = 0;
+    const bool is_number = ParseNumber(value, &number);
+    if (name == "--object") {
+      question.objects.emplace_back();
+    } else if (name == "--kernel" && is_number && number <= static_cast<uint64_t>(KernelAs::kBefore6_8)) {
+      question.kernel = static_cast<KernelAs>(number);
+    } else if (name == "--recorded" && is_number) {
+      question.recorded.push_back(number);
+    } else if (question.objects.empty() || !SetField(name, value, &question.objects.back())) {
       return std::nullopt;
-    } else if (word == "--ours" && words.TakeNumber(&id)) {
-      question.objects.back().ours.push_back(id);
-    } else if (word == "--earlier" && words.TakeNumber(&id)) {
-      question.objects.back().earlier.push_back(id);
-    } else {
-      const auto known = std::ranges::find(kFlags, word, [](const auto& flag) { return flag.first; });
-      if (known == kFlags.end()) return std::nullopt;
-      question.objects.back().*(known->second) = true;
     }
   }
   return question;
@@ -159,12 +132,12 @@ std::optional<CensusQuestion> DecodeQuestion(const std::vector<std::string>& arg
 
 std::string EncodeHold(const Hold& hold) {
   return Line({"held", std::to_string(hold.object), std::string(kKinds.at(static_cast<size_t>(hold.kind))),
-               std::to_string(hold.pid), Field(hold.where), Field(hold.source), Field(hold.keeper)});
+               std::to_string(hold.pid), Escape(hold.where), Escape(hold.source), Escape(hold.keeper)});
 }
 
 std::string EncodeElsewhere(size_t object) { return Line({"elsewhere", std::to_string(object)}); }
 std::string EncodeEnd(const std::string& incomplete) {
-  return incomplete.empty() ? Line({"complete"}) : Line({"incomplete", Field(incomplete)});
+  return incomplete.empty() ? Line({"complete"}) : Line({"incomplete", Escape(incomplete)});
 }
 
 CensusAnswer DecodeAnswer(std::string_view text, size_t objects) {

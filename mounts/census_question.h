@@ -92,12 +92,12 @@ struct Hold {
   HoldKind kind = HoldKind::kMount;
   // Of a namespace: the process in it with the lowest number. 0: no process is in it.
   pid_t pid = 0;
-  std::string where;
+  std::string where = {};
   // Of a mount: its source.
-  std::string source;
+  std::string source = {};
   // Of a namespace without a process: what keeps it, as far as that is known. Of what a process has:
   // "detached" if it lies on a mount that is in no namespace.
-  std::string keeper;
+  std::string keeper = {};
 
   bool operator==(const Hold&) const = default;
 };

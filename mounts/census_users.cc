@@ -303,7 +303,8 @@ void CensusUsers::LookAtDirectories(pid_t pid, const std::string& thread) {
        {std::pair("/cwd", HoldKind::kWorkingDirectory), std::pair("/root", HoldKind::kRootDirectory)}) {
     const auto id = MountIdAt(host_.proc, thread + name, mounts_.unique_ids());
     if (!id.has_value()) continue;
-    Report(pid, kind, thread + name, OnMount(mounts_.ById(*id), thread + name));
+    const Found found = OnMount(mounts_.ById(*id), thread + name);
+    Report(found, {.kind = kind, .pid = pid, .where = ReadLinkAt(host_.proc, thread + name)});
   }
 }
 
@@ -312,22 +313,20 @@ void CensusUsers::LookAtDescriptors(pid_t pid, const std::string& thread) {
     const std::string link = thread + "/fd/" + std::to_string(fd);
     const std::string path = ReadLinkAt(host_.proc, link);
     if (!path.starts_with('/')) return true;  // a pipe, a socket
-    Report(pid, HoldKind::kOpenFile, link, {.objects = ObjectsOfDevice(link)});
+    const Hold open_file{.kind = HoldKind::kOpenFile, .pid = pid, .where = path};
+    Report({.objects = ObjectsOfDevice(link)}, open_file);
     if (file_systems_.empty()) return true;
     const uint64_t id = MountInFdinfo(ReadStartAt(host_.proc, thread + "/fdinfo/" + std::to_string(fd)));
-    if (id != 0) Report(pid, HoldKind::kOpenFile, link, OnMount(mounts_.ByOldId(id), link));
+    if (id != 0) Report(OnMount(mounts_.ByOldId(id), link), open_file);
     return true;
   });
 }
 
-void CensusUsers::Report(pid_t pid, HoldKind kind, const std::string& link, const Found& found) {
+void CensusUsers::Report(const Found& found, Hold hold) {
+  if (found.detached) hold.keeper = "detached";
   for (const size_t object : found.objects) {
-    report_({.object = object,
-             .kind = kind,
-             .pid = pid,
-             .where = ReadLinkAt(host_.proc, link),
-             .source = "",
-             .keeper = found.detached ? "detached" : ""});
+    hold.object = object;
+    report_(hold);
   }
 }
 
@@ -413,14 +412,7 @@ void CensusUsers::LookAtMapping(pid_t pid, pid_t thread, const Mapping& mapping)
   if (found.objects.empty()) return;
   const std::string file = PathOf(process, link, mapping);
   const bool program = ReadLinkAt(host_.proc, process + "/exe") == file;
-  for (const size_t object : found.objects) {
-    report_({.object = object,
-             .kind = program ? HoldKind::kProgram : HoldKind::kMappedFile,
-             .pid = pid,
-             .where = file,
-             .source = "",
-             .keeper = found.detached ? "detached" : ""});
-  }
+  Report(found, {.kind = program ? HoldKind::kProgram : HoldKind::kMappedFile, .pid = pid, .where = file});
 }
 
 // Without the right to ask for the mapping's mount, its path is all there is.
@@ -468,18 +460,9 @@ std::vector<size_t> CensusUsers::ObjectsAt(size_t mount_namespace, const std::st
 void CensusUsers::LookAtOverlays() {
   for (size_t i = 0; i < mounts_.mounts().size(); ++i) {
     if (!mounts_.mounts()[i].overlay) continue;
-    std::set<size_t> objects;
+    const Hold overlay{.kind = HoldKind::kOverlay, .where = mounts_.Text(i).target};
     for (const std::string& layer : LayersOf(mounts_.Text(i).options)) {
-      for (const size_t object : ObjectsAt(mounts_.mounts()[i].mount_namespace, layer))
-        objects.insert(object);
-    }
-    for (const size_t object : objects) {
-      report_({.object = object,
-               .kind = HoldKind::kOverlay,
-               .pid = 0,
-               .where = mounts_.Text(i).target,
-               .source = "",
-               .keeper = ""});
+      Report({.objects = ObjectsAt(mounts_.mounts()[i].mount_namespace, layer)}, overlay);
     }
   }
 }
@@ -489,19 +472,11 @@ void CensusUsers::LookAtSwap() {
   ForEachLine(ReadTextAt(host_.proc, "swaps"), [&](std::string_view line) {
     if (!line.starts_with('/')) return;
     const std::string file = DecodeMountinfo(line.substr(0, line.find_first_of(" \t")));
-    for (size_t i = 0; i < mounts_.namespaces().size(); ++i) {
-      if (!mounts_.namespaces()[i].own) continue;
-      for (const size_t object : ObjectsAt(i, file)) {
-        report_(
-            {.object = object, .kind = HoldKind::kSwap, .pid = 0, .where = file, .source = "", .keeper = ""});
-      }
-    }
+    Report({.objects = ObjectsAt(mounts_.own(), file)}, {.kind = HoldKind::kSwap, .where = file});
   });
 }
 
 void CensusUsers::LookAtLoops() {
-  size_t own = 0;
-  while (own < mounts_.namespaces().size() && !mounts_.namespaces()[own].own) ++own;
   std::vector<Loop> loops;
   const DirectoryStream blocks(fdopendir(openat(host_.sys, "block", O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
   while (const dirent* const entry = blocks == nullptr ? nullptr : readdir(blocks.get())) {
@@ -519,25 +494,16 @@ void CensusUsers::LookAtLoops() {
     behind = LookBehind(host_.dev, loops);
   }
   for (size_t i = 0; i < loops.size(); ++i) {
-    std::set<size_t> objects;
-    for (const size_t object : ObjectsAt(own, loops[i].file)) objects.insert(object);
-    if (behind[i].answered) {
-      for (const size_t object : devices_) {
-        if (behind[i].rdevice == question_.objects[object].device) objects.insert(object);
-      }
-      for (const size_t object : file_systems_) {
-        const bool there = behind[i].device == question_.objects[object].inode_device;
-        if (there && detached(object) && !behind[i].named) objects.insert(object);
-      }
+    std::vector<size_t> objects = ObjectsAt(mounts_.own(), loops[i].file);
+    for (const size_t object : devices_) {
+      const bool there = behind[i].rdevice == question_.objects[object].device;
+      if (behind[i].answered && there) objects.push_back(object);
     }
-    for (const size_t object : objects) {
-      report_({.object = object,
-               .kind = HoldKind::kLoop,
-               .pid = 0,
-               .where = loops[i].name,
-               .source = "",
-               .keeper = ""});
+    for (const size_t object : file_systems_) {
+      const bool there = behind[i].device == question_.objects[object].inode_device;
+      if (behind[i].answered && there && detached(object) && !behind[i].named) objects.push_back(object);
     }
+    Report({.objects = std::move(objects)}, {.kind = HoldKind::kLoop, .where = loops[i].name});
   }
 }
 

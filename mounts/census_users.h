@@ -28,6 +28,7 @@ namespace berth {
 
 class CensusUsers {
  public:
+  // Of a hold that is reported again, nothing comes.
   using Reporter = std::function<void(const Hold& hold)>;
 
   // A part of a file that a process has mapped.
@@ -64,8 +65,8 @@ class CensusUsers {
     std::vector<size_t> objects;
     bool detached = false;
   };
-  // `link`: its name in /proc.
-  void Report(pid_t pid, HoldKind kind, const std::string& link, const Found& found);
+  // A hold of each of the objects.
+  void Report(const Found& found, Hold hold);
   // `mount`: unset if it is in no namespace.
   [[nodiscard]] Found OnMount(std::optional<size_t> mount, const std::string& link);
   [[nodiscard]] Found ByPath(const std::string& process, const Mapping& mapping);

@@ -102,12 +102,8 @@ absl::StatusOr<std::vector<KernelObject>> ObjectsAt(const std::string& path, con
   }
   objects.push_back({.block_device = true,
                      .device = facts.special,
-                     .inode_device = 0,
                      .disk = facts.special,
-                     .disk_sequence = DiskSequence(facts.special),
-                     .root = "",
-                     .fs_type = "",
-                     .source = ""});
+                     .disk_sequence = DiskSequence(facts.special)});
   return objects;
 }
 

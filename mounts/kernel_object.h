@@ -35,11 +35,11 @@ struct KernelObject {
   dev_t disk = 0;
   uint64_t disk_sequence = 0;
   // Of a file system: the directory of it that is mounted, and its type, as mountinfo shows them.
-  std::string root;
-  std::string fs_type;
+  std::string root = {};
+  std::string fs_type = {};
   // Where `device` is no block device: the source as mountinfo shows it, of a network file system, for that
   // names the directory there; of others a hash of it, for it may hold more than should be written down.
-  std::string source;
+  std::string source = {};
 
   bool operator==(const KernelObject&) const = default;
 

@@ -500,17 +500,15 @@ Awaitable<absl::StatusOr<bool>> MountHelper::SuperblockIsAlive(dev_t device, dev
   co_return absl::InternalError(what + ": the helper did not say what it found");
 }
 
-Awaitable<absl::StatusOr<CensusAnswer>> MountHelper::TakeCensus(CensusQuestion question, TimePoint deadline) {
+Awaitable<CensusAnswer> MountHelper::TakeCensus(CensusQuestion question, TimePoint deadline) {
   const bool users = std::ranges::any_of(question.objects, &CensusObject::users);
   std::vector<std::string> arguments = EncodeQuestion(question);
   arguments.insert(arguments.begin(), "census");
   const char* const what = users ? "look for who has volumes" : "look for mounts of volumes";
   std::string unfinished;
   const auto output = co_await Run(Kind::kRead, what, std::move(arguments), deadline, &unfinished);
-  if (output.ok()) co_return DecodeAnswer(*output, question.objects.size());
-  if (!absl::IsDeadlineExceeded(output.status())) co_return output.status();
-  CensusAnswer answer = DecodeAnswer(unfinished, question.objects.size());
-  if (!answer.incomplete.empty()) answer.incomplete = std::string(MessageOf(output.status()));
+  CensusAnswer answer = DecodeAnswer(output.ok() ? *output : unfinished, question.objects.size());
+  if (!output.ok() && !answer.incomplete.empty()) answer.incomplete = std::string(MessageOf(output.status()));
   co_return answer;
 }
 

@@ -125,10 +125,9 @@ class MountHelper {
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> SuperblockIsAlive(dev_t device, dev_t disk,
                                                                   TimePoint deadline);
 
-  // Who has the objects of `question` (census_question.h). If it is not finished at the deadline, the answer
-  // holds what was found by then, and says so.
-  [[nodiscard]] Awaitable<absl::StatusOr<CensusAnswer>> TakeCensus(CensusQuestion question,
-                                                                   TimePoint deadline);
+  // Who has the objects of `question` (census_question.h). If it is not finished at the deadline, or fails,
+  // the answer holds what was found by then, and says why it is incomplete.
+  [[nodiscard]] Awaitable<CensusAnswer> TakeCensus(CensusQuestion question, TimePoint deadline);
 
   // Whether the kernel itself uses a block device: as a mount, swap, or part of another device. False where
   // there is no such device, or it does not answer.

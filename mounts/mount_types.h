@@ -31,11 +31,11 @@ struct KernelMount {
 // Who has a volume, or keeps a mount busy.
 struct MountHolder {
   int64_t pid = 0;  // 0: no process, but what `how` says
-  std::string command;
+  std::string command = {};
   std::optional<uint32_t> uid = {};  // the process's real user; unset: not known
-  std::string consumer;              // of this node's publications, where the process is one's
-  std::string how;  // "open file /x", "in another mount namespace, mounted at /x", "what is mounted inside
-                    // it: /x (ext4)"
+  std::string consumer = {};         // of this node's publications, where the process is one's
+  std::string how = {};  // "open file /x", "in another mount namespace, mounted at /x", "what is mounted
+                         // inside it: /x (ext4)"
 };
 
 }  // namespace berth
