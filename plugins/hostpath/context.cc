@@ -33,6 +33,22 @@ absl::StatusOr<VolumeRecord> FindVolume(Context& context, std::string_view id) {
   return absl::NotFoundError(fmt::format("there is no volume {}", Printable(id, 128)));
 }
 
+absl::Status CheckSpace(const Context& context, int64_t bytes, int64_t present) {
+  Storage::Space space;
+  BERTH_ASSIGN_OR_RETURN(space, context.storage.GetSpace());
+  const int64_t pool = context.options.capacity == 0 ? space.total : context.options.capacity;
+  if (bytes > pool) {
+    return absl::OutOfRangeError(fmt::format("{} bytes are more than the whole pool of {} has", bytes, pool));
+  }
+  // With a pool of a given size the store keeps account. Without, images are sparse and may promise more
+  // together than there is, but each by itself no more than there is.
+  if (context.options.capacity == 0 && bytes - present > space.available) {
+    return absl::ResourceExhaustedError(fmt::format("{} bytes are asked for, but the file system has {} left",
+                                                    bytes - present, space.available));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Recognise> RecogniseVolume(const Storage& storage, const VolumeRecord& volume) {
   const std::string content = storage.ContentPath(Area::kVolumes, volume.id, volume.kind);
   if (volume.kind == Kind::kDirectory) {

@@ -39,6 +39,10 @@ struct Context {
 // is not there. Finds an ephemeral one by its caller's id, too.
 [[nodiscard]] absl::StatusOr<VolumeRecord> FindVolume(Context& context, std::string_view id);
 
+// Whether a volume of `bytes` fits, which has `present` of them already. OUT_OF_RANGE: the whole pool is
+// smaller. RESOURCE_EXHAUSTED: not so much is left.
+[[nodiscard]] absl::Status CheckSpace(const Context& context, int64_t bytes, int64_t present);
+
 // Distinguishes the volume's own mounts, and block devices, from all others.
 [[nodiscard]] absl::StatusOr<Recognise> RecogniseVolume(const Storage& storage, const VolumeRecord& volume);
 

@@ -33,22 +33,6 @@ absl::StatusOr<int64_t> ControllerService::AvailableBytes() const {
   return std::max<int64_t>(0, context_.options.capacity - claimed);
 }
 
-absl::Status ControllerService::CheckSpace(int64_t bytes) const {
-  Storage::Space space;
-  BERTH_ASSIGN_OR_RETURN(space, context_.storage.GetSpace());
-  const int64_t pool = context_.options.capacity == 0 ? space.total : context_.options.capacity;
-  if (bytes > pool) {
-    return absl::OutOfRangeError(fmt::format("{} bytes are more than the whole pool of {} has", bytes, pool));
-  }
-  // With a pool of a given size the store keeps account. Without, images are sparse and may promise more
-  // together than there is, but each by itself no more than there is.
-  if (context_.options.capacity == 0 && bytes > space.available) {
-    return absl::ResourceExhaustedError(
-        fmt::format("{} bytes are asked for, but the file system has {} left", bytes, space.available));
-  }
-  return absl::OkStatus();
-}
-
 // --- Create ---
 
 grpc::Status ControllerService::CreateVolume(grpc::ServerContext*,
@@ -197,7 +181,7 @@ absl::Status ControllerService::Create(const ::csi::v1::CreateVolumeRequest& req
   volume.kind = plan.kind;
   volume.fs_type = plan.fs_type;
   BERTH_ASSIGN_OR_RETURN(volume.capacity, ChooseCapacity(request.capacity_range(), plan, source));
-  BERTH_RETURN_IF_ERROR(CheckSpace(volume.capacity));
+  BERTH_RETURN_IF_ERROR(CheckSpace(context_, volume.capacity, 0));
   volume.preallocate = parameters.preallocate;
   volume.direct_io = parameters.direct_io;
   volume.parameters = parameters.canonical;
@@ -403,7 +387,7 @@ absl::Status ControllerService::Expand(const ::csi::v1::ControllerExpandVolumeRe
     BERTH_ASSIGN_OR_RETURN(
         capacity, ChooseCapacity(request.capacity_range(), {.kind = volume.kind, .fs_type = volume.fs_type},
                                  std::nullopt));
-    BERTH_RETURN_IF_ERROR(CheckSpace(capacity));
+    BERTH_RETURN_IF_ERROR(CheckSpace(context_, capacity, volume.capacity));
     const bool owed = mountable && volume.format != FormatState::kNone;
     // The record first: an image that is smaller than its record is grown by the repeat; one that is larger
     // would be space that is not accounted for.

@@ -71,7 +71,6 @@ class ControllerService final : public ::csi::v1::Controller::Service {
   absl::StatusOr<CopyFrom> FindSource(const ::csi::v1::VolumeContentSource& source);
   absl::Status CheckRepeat(const ::csi::v1::CreateVolumeRequest& request, const Parameters& parameters,
                            const VolumeRecord& present) const;
-  absl::Status CheckSpace(int64_t bytes) const;
   absl::Status Delete(const ::csi::v1::DeleteVolumeRequest& request);
   absl::Status CheckUnused(const VolumeRecord& volume);
   absl::Status Attach(const ::csi::v1::ControllerPublishVolumeRequest& request,

@@ -120,6 +120,7 @@ TEST_F(FullTmpfsTest, Fault22AnEphemeralVolumeMakesRoomByItsEnd) {
   request.set_target_path(a_);
   *request.mutable_volume_capability() = Mounted();
   (*request.mutable_volume_context())["csi.storage.k8s.io/ephemeral"] = "true";
+  (*request.mutable_volume_context())["kind"] = "directory";
   ::csi::v1::NodePublishVolumeResponse response;
   const grpc::Status published =
       plugin_.Call(plugin_.node(), &::csi::v1::Node::Stub::NodePublishVolume, request, &response);
@@ -129,6 +130,21 @@ TEST_F(FullTmpfsTest, Fault22AnEphemeralVolumeMakesRoomByItsEnd) {
   const grpc::Status gone = Unpublish("inline", a_);
   EXPECT_TRUE(gone.ok()) << gone.error_message();
   MakeRoom();
+}
+
+// What a volume has already is not asked for again.
+TEST_F(FullTmpfsTest, AVolumeGrowsByWhatIsLeftAndNoFurther) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  auto request = CreateRequest("v", Raw(), 4 * kMiB, "block");
+  (*request.mutable_parameters())["preallocate"] = "true";
+  volume_ = MustCreate(request);
+  ::csi::v1::ControllerExpandVolumeResponse grown;
+  const grpc::Status grows = Expand(volume_, 5 * kMiB, &grown);
+  EXPECT_TRUE(grows.ok()) << grows.error_message();
+  EXPECT_EQ(grown.capacity_bytes(), 5 * kMiB);
+  EXPECT_EQ(Expand(volume_, 8 * kMiB, &grown).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Expand(volume_, 80 * kMiB, &grown).error_code(), grpc::StatusCode::OUT_OF_RANGE);
+  DeleteIt();
 }
 
 class ReadOnlyDiskTest : public FullDiskTest {

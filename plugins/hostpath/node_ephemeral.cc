@@ -77,6 +77,7 @@ absl::StatusOr<VolumeRecord> NodeService::MakeEphemeral(const ::csi::v1::NodePub
         fmt::format("volume {} is one that CreateVolume made, not an ephemeral one", request.volume_id()));
   }
 
+  BERTH_RETURN_IF_ERROR(CheckSpace(context_, asked.capacity, 0));
   VolumeRecord volume;
   volume.id = Storage::NewId(Area::kVolumes);
   volume.name = name;
