@@ -304,6 +304,7 @@ void CensusUsers::LookAtDirectories(pid_t pid, const std::string& thread) {
     const auto id = MountIdAt(host_.proc, thread + name, mounts_.unique_ids());
     if (!id.has_value()) continue;
     const Found found = OnMount(mounts_.ById(*id), thread + name);
+    if (found.objects.empty()) continue;
     Report(found, {.kind = kind, .pid = pid, .where = ReadLinkAt(host_.proc, thread + name)});
   }
 }
@@ -322,11 +323,12 @@ void CensusUsers::LookAtDescriptors(pid_t pid, const std::string& thread) {
   });
 }
 
-void CensusUsers::Report(const Found& found, Hold hold) {
-  if (found.detached) hold.keeper = "detached";
+void CensusUsers::Report(const Found& found, const Hold& hold) {
   for (const size_t object : found.objects) {
-    hold.object = object;
-    report_(hold);
+    Hold one = hold;
+    one.object = object;
+    if (found.detached) one.keeper = "detached";
+    report_(one);
   }
 }
 

@@ -66,7 +66,7 @@ class CensusUsers {
     bool detached = false;
   };
   // A hold of each of the objects.
-  void Report(const Found& found, Hold hold);
+  void Report(const Found& found, const Hold& hold);
   // `mount`: unset if it is in no namespace.
   [[nodiscard]] Found OnMount(std::optional<size_t> mount, const std::string& link);
   [[nodiscard]] Found ByPath(const std::string& process, const Mapping& mapping);
