@@ -41,6 +41,7 @@ namespace berth {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::Field;
@@ -712,7 +713,8 @@ TEST_P(CensusTest, Fault24MappingsThatCannotBeReadHideNobody) {
     });
     ASSERT_GT(mapping.pid(), stuck.pid());
     const auto answer = RunOn(loop_, helper_.TakeCensus(question_, Clock::now() + std::chrono::seconds(4)));
-    EXPECT_THAT(answer.incomplete, HasSubstr("hangs in it"));
+    // Older kernels, 6.1 for one, let others read such a process's mappings.
+    EXPECT_THAT(answer.incomplete, AnyOf(IsEmpty(), HasSubstr("hangs in it")));
     EXPECT_THAT(answer.holds, ElementsAre(Is(mapping.pid(), HoldKind::kMappedFile, file_)));
     (*server)->Resume();
   }
