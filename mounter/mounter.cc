@@ -73,8 +73,8 @@ void MounterImpl::CompareIdentities(const std::set<std::string>& leftovers) {
   const VolumePaths& paths = *context_.paths;
   const auto listed = paths.ListIdentities();
   Warn(listed.status());
-  const std::set<std::string> keys =
-      listed.ok() ? std::set(listed->begin(), listed->end()) : std::set<std::string>();
+  if (!listed.ok()) return;  // not known which are missing
+  const std::set<std::string> keys(listed->begin(), listed->end());
   for (const auto& [key, actor] : table_.all()) {
     if (keys.contains(key)) continue;
     Warn(paths.WriteIdentity(actor->machine().record()));

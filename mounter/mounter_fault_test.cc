@@ -313,22 +313,22 @@ TEST_F(MounterFaultTest, WhatAwaitsSecretsMayBeUnpublishedWithoutThem) {
   EXPECT_EQ(plugin_.StagedCount() + plugin_.PublishedCount(), 0U);
 }
 
-TEST_F(MounterFaultTest, AStrangersDirectoryIsReportedAndLeftAlone) {
+TEST_F(MounterFaultTest, ADirectoryOfNoVolumeIsReportedAndStays) {
   ASSERT_TRUE(Publish(Request()).ok());
   Close();
-  const std::string stranger = options_.state_dir + "/volumes/stranger";
-  ASSERT_EQ(mkdir(stranger.c_str(), 0755), 0);
+  const std::string unknown = options_.state_dir + "/volumes/unknown";
+  ASSERT_EQ(mkdir(unknown.c_str(), 0755), 0);
   Open();
   EXPECT_THAT(EventTypes(), Contains("volume.orphan"));
-  EXPECT_EQ(rmdir(stranger.c_str()), 0) << "it was left";
+  EXPECT_EQ(rmdir(unknown.c_str()), 0) << "it was left";
 }
 
-TEST_F(MounterFaultTest, AMountInAStrangersDirectoryIsReportedTooAndLeft) {
+TEST_F(MounterFaultTest, AMountInADirectoryOfNoVolumeIsReportedAndStays) {
   ASSERT_TRUE(Publish(Request()).ok());
   Close();
-  const std::string stranger = options_.state_dir + "/volumes/stranger";
-  const std::string inside = stranger + "/inside";
-  ASSERT_EQ(mkdir(stranger.c_str(), 0755), 0);
+  const std::string unknown = options_.state_dir + "/volumes/unknown";
+  const std::string inside = unknown + "/inside";
+  ASSERT_EQ(mkdir(unknown.c_str(), 0755), 0);
   ASSERT_EQ(mkdir(inside.c_str(), 0755), 0);
   ASSERT_EQ(mount("foreign", inside.c_str(), "tmpfs", 0, nullptr), 0);
   const auto before = std::ranges::count(EventTypes(), "volume.orphan");

@@ -1,4 +1,4 @@
-// Volumes that their plugins call unwell, and file systems that end, or do not answer.
+// Volumes that their plugins report as abnormal, and file systems that have ended or do not answer.
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/mount.h>

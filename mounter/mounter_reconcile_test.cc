@@ -1,4 +1,5 @@
-// What others do to our mounts: it is noticed, told, and repaired where that is asked for.
+// Other programs change our mounts: berthd notices it, reports it, and repairs it where a publication asks
+// for that.
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -136,14 +137,14 @@ TEST_F(MounterReconcileTest, OurOwnMountsAreNotTakenForSomebodyElses) {
   EXPECT_THAT(EventTypes(), Not(Contains("volume.orphan")));
 }
 
-TEST_F(MounterReconcileTest, AMountInADirectoryThatNobodyKnowsIsTold) {
-  const std::string stranger = options_.state_dir + "/volumes/stranger";
-  ASSERT_EQ(mkdir(stranger.c_str(), 0755), 0);
-  ASSERT_EQ(mount("x", stranger.c_str(), "tmpfs", 0, nullptr), 0);
+TEST_F(MounterReconcileTest, AMountInADirectoryOfNoVolumeIsReported) {
+  const std::string unknown = options_.state_dir + "/volumes/unknown";
+  ASSERT_EQ(mkdir(unknown.c_str(), 0755), 0);
+  ASSERT_EQ(mount("x", unknown.c_str(), "tmpfs", 0, nullptr), 0);
   ASSERT_TRUE(WaitForEvent("volume.orphan"));
-  EXPECT_TRUE(IsMounted(stranger)) << "left alone";
-  ASSERT_EQ(umount2(stranger.c_str(), UMOUNT_NOFOLLOW), 0);
-  EXPECT_EQ(rmdir(stranger.c_str()), 0);
+  EXPECT_TRUE(IsMounted(unknown)) << "left alone";
+  ASSERT_EQ(umount2(unknown.c_str(), UMOUNT_NOFOLLOW), 0);
+  EXPECT_EQ(rmdir(unknown.c_str()), 0);
 }
 
 TEST_F(MounterReconcileTest, AnEphemeralVolumeIsNeverUnpublishedToRepairIt) {

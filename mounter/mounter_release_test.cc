@@ -201,55 +201,6 @@ TEST_F(MounterReleaseTest, WhatWaitedForAConsumerThatHasEndedNeverBegins) {
   EXPECT_EQ(plugin_.PublishedCount(), 1U);
 }
 
-TEST_F(MounterReleaseTest, TellsAConsumersRuntimeWhatItMayUse) {
-  PublishRequest data = Request("v1");
-  data.name = "data";
-  PublishRequest logs = Request("v1");
-  logs.name = "logs";
-  logs.readonly = true;
-  const auto target = Publish(data);
-  ASSERT_TRUE(target.ok() && Publish(logs).ok() && Publish(Request("v2", "db")).ok());
-  PublishRequest raw = Request("v3");
-  raw.use.access_type = AccessType::kBlock;
-  ASSERT_TRUE(Publish(raw).ok());
-
-  const std::vector<ConsumerMount> mounts = mounter_->MountsOf("web");
-  ASSERT_EQ(mounts.size(), 3U);
-  EXPECT_EQ(mounts[0].name, "data");
-  EXPECT_EQ(mounts[0].source_path, *target);
-  EXPECT_FALSE(mounts[0].readonly);
-  EXPECT_FALSE(mounts[0].fs_type.empty()) << "as the kernel shows it";
-  EXPECT_EQ(mounts[0].propagation, "rprivate");
-  EXPECT_EQ(mounts[1].name, "logs");
-  EXPECT_TRUE(mounts[1].readonly);
-  EXPECT_EQ(mounts[2].access_type, AccessType::kBlock);
-  EXPECT_EQ(mounts[2].device_major, 7U);
-  EXPECT_EQ(mounts[2].device_minor, 200U);
-
-  const auto one = mounter_->MountOf("hp", "v1", "web", "logs");
-  ASSERT_TRUE(one.has_value());
-  EXPECT_EQ(one->source_path, mounts[1].source_path);
-  EXPECT_TRUE(one->readonly);
-  EXPECT_FALSE(mounter_->MountOf("hp", "v1", "web", "other").has_value());
-  EXPECT_FALSE(mounter_->MountOf("hp", "v4", "web", "logs").has_value());
-
-  const std::vector<VolumeView> volumes = mounter_->List({.consumer = "web"});
-  ASSERT_EQ(volumes.size(), 2U) << "a volume that is used twice counts once";
-  EXPECT_EQ(volumes[0].volume_id, "v1");
-  EXPECT_EQ(volumes[1].volume_id, "v3");
-  EXPECT_THAT(mounter_->MountsOf("unknown"), IsEmpty());
-  EXPECT_THAT(mounter_->List({.consumer = "unknown"}), IsEmpty());
-}
-
-TEST_F(MounterReleaseTest, WhatIsNotMountedIsNotOfferedToARuntime) {
-  const auto target = Publish(Request());
-  ASSERT_EQ(mounter_->MountsOf("web").size(), 1U);
-  ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
-  EXPECT_THAT(mounter_->MountsOf("web"), IsEmpty());
-  EXPECT_FALSE(mounter_->MountOf("hp", "v1", "web", "").has_value());
-  EXPECT_EQ(mounter_->List({.consumer = "web"}).size(), 1U);
-}
-
 class MounterSecretsTest : public MounterTestBase {
  protected:
   void SetUp() override {

@@ -1,4 +1,4 @@
-// What others do to a volume's staging, while it is published.
+// Other programs change a volume's staging mount while the volume is published.
 #include <fcntl.h>
 #include <sys/mount.h>
 

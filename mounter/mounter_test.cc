@@ -531,41 +531,6 @@ TEST_F(MounterTest, ManyVolumesAtOnce) {
   EXPECT_TRUE(Gone());
 }
 
-TEST_F(MounterTest, ListsInOrderThoseThatAreMeantAndCountsThem) {
-  PublishRequest declared = Request("v10");
-  declared.origin = Origin::kDeclared;
-  PublishRequest labelled = Request("v2");
-  labelled.label = "data-2";
-  PublishRequest others = Request("v1");
-  others.consumer = "db";
-  for (const PublishRequest& request : {labelled, declared, Request("v1"), others}) {
-    ASSERT_TRUE(Publish(request).ok());
-  }
-  const auto ids = [this](const VolumeFilter& filter) {
-    std::vector<std::string> listed;
-    for (const VolumeView& view : mounter_->List(filter)) listed.push_back(view.volume_id);
-    return listed;
-  };
-  EXPECT_THAT(ids({}), ElementsAre("v1", "v10", "v2"));
-  EXPECT_THAT(ids({.limit = 2}), ElementsAre("v1", "v10"));
-  EXPECT_THAT(ids({.after = {"hp", "v1"}}), ElementsAre("v10", "v2"));
-  EXPECT_THAT(ids({.after = {"hp", "v1"}, .limit = 1}), ElementsAre("v10"));
-  EXPECT_THAT(ids({.after = {"hq", ""}}), IsEmpty());
-  EXPECT_THAT(ids({.consumer = "web"}), ElementsAre("v1", "v10", "v2"));
-  EXPECT_THAT(ids({.consumer = "db"}), ElementsAre("v1"));
-  EXPECT_THAT(ids({.consumer = "nobody"}), IsEmpty());
-  EXPECT_THAT(ids({.label_prefix = "data"}), ElementsAre("v2"));
-  EXPECT_THAT(ids({.declared = true}), ElementsAre("v10"));
-  EXPECT_THAT(ids({.plugin_id = "hp", .declared = true, .after = {"hp", "v10"}}), IsEmpty());
-  EXPECT_THAT(ids({.plugin_id = "other"}), IsEmpty());
-
-  const VolumeCounts counts = mounter_->Count();
-  EXPECT_EQ(counts.publications, 4);
-  EXPECT_EQ(counts.declared, 1);
-  EXPECT_EQ(counts.mounted, 4);
-  EXPECT_THAT(counts.volumes, ElementsAre(std::pair("hp", 3)));
-}
-
 TEST_F(MounterTest, HostileIdsStayInTheTree) {
   const std::vector<std::string> ids = {"../../../etc", "/", "a\nb", "%s%n", std::string("nul\0in", 6)};
   for (const std::string& id : ids) {

@@ -28,7 +28,7 @@ namespace berth {
 
 class CensusUsers {
  public:
-  // Of a hold that is reported again, nothing comes.
+  // May be called again for the same hold.
   using Reporter = std::function<void(const Hold& hold)>;
 
   // A part of a file that a process has mapped.

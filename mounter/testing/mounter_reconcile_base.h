@@ -1,4 +1,4 @@
-// For tests: a mounter of which others may unmount, and whose node may be restarted.
+// For tests: waits for the events of mounts that other programs change, and restarts the node.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -74,6 +74,15 @@ class FullDiskTest : public PluginTest {
 
 class FullTmpfsTest : public FullDiskTest {
  protected:
+  grpc::Status PublishInline(const std::string& kind) {
+    ::csi::v1::NodePublishVolumeRequest request;
+    request.set_volume_id("inline");
+    request.set_target_path(a_);
+    *request.mutable_volume_capability() = Mounted();
+    request.mutable_volume_context()->insert({{"csi.storage.k8s.io/ephemeral", "true"}, {"kind", kind}});
+    ::csi::v1::NodePublishVolumeResponse response;
+    return plugin_.Call(plugin_.node(), &::csi::v1::Node::Stub::NodePublishVolume, request, &response);
+  }
   void SetUp() override {
     std::filesystem::create_directory(workplace_.StateDir());
     ASSERT_EQ(mount("berth", workplace_.StateDir().c_str(), "tmpfs", 0, "size=8m"), 0);
@@ -114,16 +123,13 @@ TEST_F(FullTmpfsTest, Fault22MoreThanIsSetAsideIsForgottenInMemoryUntilThereIsRo
   DeleteIt();
 }
 
+TEST_F(FullTmpfsTest, AnEphemeralVolumeIsNoLargerThanThePool) {
+  EXPECT_EQ(PublishInline("image").error_code(), grpc::StatusCode::OUT_OF_RANGE);
+  EXPECT_EQ(access(a_.c_str(), F_OK), -1);
+}
+
 TEST_F(FullTmpfsTest, Fault22AnEphemeralVolumeMakesRoomByItsEnd) {
-  ::csi::v1::NodePublishVolumeRequest request;
-  request.set_volume_id("inline");
-  request.set_target_path(a_);
-  *request.mutable_volume_capability() = Mounted();
-  (*request.mutable_volume_context())["csi.storage.k8s.io/ephemeral"] = "true";
-  (*request.mutable_volume_context())["kind"] = "directory";
-  ::csi::v1::NodePublishVolumeResponse response;
-  const grpc::Status published =
-      plugin_.Call(plugin_.node(), &::csi::v1::Node::Stub::NodePublishVolume, request, &response);
+  const grpc::Status published = PublishInline("directory");
   ASSERT_TRUE(published.ok()) << published.error_message();
   WriteText(a_ + "/data", std::string(1 << 20, 'x'));
   FillUp();
