@@ -329,6 +329,24 @@ TEST_F(MounterHoldersTest, Fault51WhatWasStagedWhenBerthdWasCutOffIsHeldWhileACo
   EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
 }
 
+// The kernel has two things of it: the device, and the mount of its node.
+TEST_F(MounterHoldersTest, AContainerWithARawVolumeIsListedOnce) {
+  PublishRequest raw = Request();
+  raw.use.access_type = AccessType::kBlock;
+  const auto target = Publish(raw);
+  ASSERT_TRUE(target.ok()) << target.status();
+  auto container = Container(*target, /*block=*/true);
+  UnpublishRequest lazy = Undo(raw);
+  lazy.lazy = true;
+  const auto result = loop_.Run(mounter_->Unpublish(lazy, Soon()));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->still_in_use);
+  ASSERT_EQ(View().holders.size(), 1U) << result->used_by;
+  EXPECT_EQ(View().holders[0].pid, container->pid());
+  container.reset();
+  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
+}
+
 TEST_F(MounterHoldersTest, AForcedUnpublishDoesNotWaitForTheContainer) {
   const auto target = Publish(Request());
   ASSERT_TRUE(target.ok()) << target.status();

@@ -750,6 +750,14 @@ TEST_P(CensusTest, ReleasesAtOnceShareAHelperAndGetTheirOwnPart) {
   EXPECT_LE(census_.taken(), 2U) << "one may have begun before the others came";
 }
 
+TEST_P(CensusTest, AHelperThatDoesNotAnswerIsNotTakenForNoHolds) {
+  const CensusAnswer late = RunOn(loop_, helper_.TakeCensus(question_, Clock::now()));
+  EXPECT_THAT(late.incomplete, HasSubstr("look for who has volumes"));
+  MountHelper missing("/nowhere/berth-mount-helper", scope_);
+  const CensusAnswer failed = RunOn(loop_, missing.TakeCensus(question_, Clock::now() + kTestLimit));
+  EXPECT_THAT(failed.incomplete, HasSubstr("/nowhere/berth-mount-helper"));
+}
+
 TEST_P(CensusTest, WhatIsNotDoneInTimeIsIncomplete) {
   EXPECT_THAT(RunOn(loop_, census_.Take(question_, Clock::now())).incomplete, HasSubstr("not done in time"));
 }
