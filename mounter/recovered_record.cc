@@ -43,6 +43,7 @@ void RecoverStaging(bool rebooted, VolumeRecord* record) {
   if (!rebooted) return;
   r.staging_mount_id = 0;
   r.staging_mount_path.clear();
+  r.staged_mounts = {};
   r.staging_lost = false;
 }
 

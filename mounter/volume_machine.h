@@ -91,10 +91,11 @@ class VolumeMachine {
   void MarkStagingLost(std::string error);
   // It shows it again.
   void MarkStagingFound();
-  // VolumeRecord::staging_mount_id and staging_mount_path.
+  // VolumeRecord::staging_mount_id, staging_mount_path and staged_mounts.
   void SetStagingMount(StagingMount mount) {
     record_.staging_mount_id = mount.mount_id;
     record_.staging_mount_path = std::move(mount.path);
+    record_.staged_mounts = std::move(mount.others);
   }
   // PublicationRecord's MarkLost, MarkFound and ApplyVerdict, of a published one.
   void MarkLost(const PublicationKey& key, std::string error) {

@@ -381,6 +381,8 @@ std::string EncodeRecord(const VolumeRecord& record) {
   for (const uint64_t id : record.detached_mounts) out.add_detached_mounts(id);
   out.set_mounts_before(record.earlier_mounts.below);
   for (const uint64_t mount : record.earlier_mounts.fingerprints) out.add_earlier_mounts(mount);
+  out.set_mounts_before_staged(record.staged_mounts.below);
+  for (const uint64_t mount : record.staged_mounts.fingerprints) out.add_mounts_when_staged(mount);
   out.set_mounts_unknown(record.mounts_unknown);
   for (const std::string& consumer : record.past_consumers) out.add_past_consumers(consumer);
   for (const PublicationRecord& p : record.publications) EncodePublication(p, out.add_publications());
@@ -419,6 +421,8 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   record.detached_mounts.assign(in.detached_mounts().begin(), in.detached_mounts().end());
   record.earlier_mounts.below = in.mounts_before();
   record.earlier_mounts.fingerprints.assign(in.earlier_mounts().begin(), in.earlier_mounts().end());
+  record.staged_mounts.below = in.mounts_before_staged();
+  record.staged_mounts.fingerprints.assign(in.mounts_when_staged().begin(), in.mounts_when_staged().end());
   record.mounts_unknown = in.mounts_unknown();
   record.past_consumers.assign(in.past_consumers().begin(), in.past_consumers().end());
   for (const pb::Publication& p : in.publications()) {

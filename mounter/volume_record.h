@@ -26,6 +26,8 @@ inline constexpr size_t kPastConsumers = 64;
 struct StagingMount {
   std::string path;       // beneath the staging path; empty: on it
   uint64_t mount_id = 0;  // 0: not known, or the plugin stages without one
+  // All mounts that there were by then.
+  EarlierMounts others = {};
 };
 
 struct VolumeRecord {
@@ -47,6 +49,7 @@ struct VolumeRecord {
   // StagingMount, in the boot `boot_id`.
   uint64_t staging_mount_id = 0;
   std::string staging_mount_path;
+  EarlierMounts staged_mounts;
   // It was staged with a mount, and the kernel does not show that any more, or another on top of it. Until it
   // is staged again, with a mount, nothing is published from there.
   bool staging_lost = false;

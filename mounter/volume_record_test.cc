@@ -31,6 +31,7 @@ VolumeRecord FullRecord() {
   record.last_error = "none";
   record.staging_mount_id = 1ULL << 41;
   record.staging_mount_path = "a/\377b";
+  record.staged_mounts = {.below = 1ULL << 43, .fingerprints = {5, ~0ULL}};
   record.staging_lost = true;
   record.pending_expansion_bytes = 1LL << 40;
   record.rebuilt = true;
@@ -104,6 +105,7 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(read->objects, record.objects);
   EXPECT_EQ(read->detached_mounts, record.detached_mounts);
   EXPECT_EQ(read->earlier_mounts, record.earlier_mounts);
+  EXPECT_EQ(read->staged_mounts, record.staged_mounts);
   EXPECT_TRUE(read->mounts_unknown);
   EXPECT_EQ(read->past_consumers, record.past_consumers);
   ASSERT_EQ(read->publications.size(), 1U);

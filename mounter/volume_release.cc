@@ -168,12 +168,15 @@ absl::StatusOr<CensusQuestion> VolumeRelease::Question(const VolumeRecord& recor
                                 .staged = staged,
                                 .before = record.earlier_mounts.below,
                                 .earlier = record.earlier_mounts.fingerprints,
-                                .disk = object.disk != 0,
                                 .detached = !record.detached_mounts.empty(),
                                 .users = !object.IsWholeDisk()});
+    if (!staged) continue;
     // What a plugin has mounted for itself while it staged is its own, as long as the volume is staged.
-    if (staged)
-      question.objects.back().before = std::max(record.earlier_mounts.below, record.staging_mount_id);
+    CensusObject& asked = question.objects.back();
+    asked.before =
+        std::max({record.earlier_mounts.below, record.staged_mounts.below, record.staging_mount_id});
+    asked.earlier.insert(asked.earlier.end(), record.staged_mounts.fingerprints.begin(),
+                         record.staged_mounts.fingerprints.end());
   }
   if (!record.mounts_unknown && !record.objects.empty()) return question;
   BERTH_ASSIGN_OR_RETURN(const std::vector<KernelObject> tree, ObjectsAt(tree_, tree_));

@@ -11,6 +11,7 @@
 #include "mounter/reverse_call.h"
 #include "mounter/root_permissions.h"
 #include "mounter/verify_published.h"
+#include "mounts/earlier_mounts.h"
 #include "mounts/mount_table.h"
 #include "mounts/storage_state.h"
 #include "mounts/target_not_empty.h"
@@ -89,12 +90,13 @@ Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, PublicationRecord 
     caller_.ReportLie(record, publication.key.consumer, lie);
     co_return StepReport{.outcome = CallOutcome::kFinal, .error = absl::InternalError(lie)};
   }
-  const StagingMount mounted = found.value_or(StagingMount{});
+  StagingMount mounted = found.value_or(StagingMount{});
+  mounted.others = MountsNow(context_.paths->tree());
   record.staging_mount_path = mounted.path;
   const absl::Status usable =
       CheckUsable(context_.paths->StagedPath(record), {}, publication.Writes(record.use));
   if (!usable.ok()) co_return StepReport{.outcome = CallOutcome::kFinal, .error = usable};
-  co_return StepReport{.staging = mounted};
+  co_return StepReport{.staging = std::move(mounted)};
 }
 
 Awaitable<absl::StatusOr<PluginTokens>> VolumeSteps::GetTokens(VolumeRecord record,

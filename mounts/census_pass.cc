@@ -159,9 +159,7 @@ class Pass {
       const bool in_tree =
           here && IsAtOrBeneath(text.target, object.directory.substr(0, object.directory.rfind('/')));
       const bool recorded = (unique || in_tree) && recorded_.contains(listed.id);
-      const bool before =
-          unique ? listed.id < object.before
-                 : here && (IsEarlier(object, listed, text) || (object.staged && !object.disk && !in_tree));
+      const bool before = unique ? listed.id < object.before : here && IsEarlier(object, listed, text);
       if (object.staged && (own || in_place)) {
         judged.ours.push_back(mount);
       } else if (!own && (recorded || before)) {

@@ -17,9 +17,8 @@ constexpr std::array<std::string_view, 10> kKinds = {"mount", "namespace", "file
 // The fields of an object, by their names in a question.
 template <class Value>
 using Field = std::pair<std::string_view, Value CensusObject::*>;
-constexpr std::array<Field<bool>, 6> kFlags = {{{"--block", &CensusObject::block_device},
+constexpr std::array<Field<bool>, 5> kFlags = {{{"--block", &CensusObject::block_device},
                                                 {"--place", &CensusObject::place},
-                                                {"--disk", &CensusObject::disk},
                                                 {"--staged", &CensusObject::staged},
                                                 {"--detached", &CensusObject::detached},
                                                 {"--users", &CensusObject::users}}};

@@ -49,13 +49,11 @@ struct CensusObject {
   // namespace. They are no holds, but what processes have on them is. If not, they are holds as any other
   // mount.
   bool staged = false;
-  // Mounts with a smaller id were there before the volume was: they are no holds. 0: not known.
+  // Mounts with a smaller id are not the volume's: they are no holds. 0: not known.
   uint64_t before = 0;
   // Kernels before 6.8 have no such ids. There, of the mounts in our namespace, those with these fingerprints
-  // (MountFingerprint) were there before, and while it is staged, unless it is on a `disk`, all outside of
-  // the volumes' tree: drivers of network and FUSE file systems make mounts of their own then.
+  // (MountFingerprint) are not.
   std::vector<uint64_t> earlier;
-  bool disk = false;
   // A mount of it was detached: what is open on that has no name any more.
   bool detached = false;
   // Looks at what processes have open or mapped, at overlays, swap and loop devices, too.

@@ -25,7 +25,6 @@ CensusQuestion Asked() {
                               .staged = true,
                               .before = 12,
                               .earlier = {~uint64_t{0}, 5},
-                              .disk = true,
                               .detached = true,
                               .users = true});
   question.objects.push_back({.block_device = true, .device = makedev(259, 70000)});
