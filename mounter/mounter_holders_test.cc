@@ -9,93 +9,25 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
+#include "base/testing/disk_image.h"
 #include "base/testing/holder.h"
 #include "base/unique_fd.h"
-#include "mounter/testing/mounter_test_base.h"
+#include "mounter/testing/mounter_holders_base.h"
 #include "mounter/volume_paths.h"
 
 namespace berth {
 namespace {
 
 using ::testing::HasSubstr;
-using AccessMode = ::csi::v1::VolumeCapability::AccessMode;
 
-// A file with a file system in it, mounted at a path through a loop device; both go with it.
-class DiskImage {
- public:
-  DiskImage(const std::string& file, const std::string& make, const std::string& size) : file_(file) {
-    made_ = Run(fmt::format("truncate -s {} {} && {} {} >/dev/null 2>&1", size, file, make, file));
-  }
-  [[nodiscard]] bool made() const { return made_; }
-  [[nodiscard]] bool Mount(const std::string& path, const std::string& options = "") const {
-    return Run(fmt::format("mount -o loop{} {} {}", options.empty() ? "" : "," + options, file_, path));
-  }
-  static bool Run(const std::string& command) { return std::system(command.c_str()) == 0; }
-
- private:
-  std::string file_;
-  bool made_ = false;
-};
-
-class MounterHoldersTest : public MounterTestBase {
- protected:
-  void SetUp() override {
-    MounterTestBase::SetUp();
-    std::filesystem::create_directories(plugin_.DataPath("v1"));
-    std::filesystem::create_directories(plugin_.DataPath("v2"));
-  }
-  // A container: a mount namespace of its own, into which the volume is bound somewhere else.
-  [[nodiscard]] std::unique_ptr<Holder> Container(const std::string& target, bool block = false) {
-    const std::string data = NewTestDirectory() + "/data";
-    return std::make_unique<Holder>([=] {
-      const bool made =
-          block ? close(open(data.c_str(), O_CREAT | O_WRONLY, 0600)) == 0 : mkdir(data.c_str(), 0755) == 0;
-      return made && unshare(CLONE_NEWNS) == 0 &&
-             mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) == 0 &&
-             mount(target.c_str(), data.c_str(), nullptr, MS_BIND, nullptr) == 0;
-    });
-  }
-  static PublishRequest For(const std::string& consumer, AccessMode::Mode mode) {
-    PublishRequest request = Request("v1", consumer);
-    request.use.access_mode = mode;
-    return request;
-  }
-  // The holder is named, by each try, and nothing is unstaged; the rest happens by itself once it has ended.
-  void ExpectBlockedBy(std::unique_ptr<Holder> holder) {
-    for (const char* time : {"first", "second"}) {
-      const auto busy = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
-      EXPECT_EQ(busy.status().code(), absl::StatusCode::kUnavailable) << time << ": " << busy.status();
-      EXPECT_THAT(std::string(busy.status().message()),
-                  HasSubstr(fmt::format("still used by pid {}", holder->pid())))
-          << time;
-      EXPECT_THAT(std::string(busy.status().message()), HasSubstr("in another mount namespace")) << time;
-    }
-    EXPECT_TRUE(View().publications.empty()) << "the consumer's target is gone";
-    EXPECT_EQ(View().stage_state, StageState::kStaged);
-    EXPECT_EQ(plugin_.Calls("NodeUnstageVolume"), 0);
-    holder.reset();
-    EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
-    EXPECT_EQ(plugin_.Calls("NodeUnstageVolume"), 1);
-  }
-};
+class MounterHoldersTest : public MounterHoldersBase {};
 
 TEST_F(MounterHoldersTest, Fault37ADirectoryVolumeInAContainerStaysStaged) {
   const auto target = Publish(Request());
   ASSERT_TRUE(target.ok()) << target.status();
-  ExpectBlockedBy(Container(*target));
-}
-
-TEST_F(MounterHoldersTest, Fault37ADiskInAContainerStaysStaged) {
-  const DiskImage disk(directory_ + "/disk", "mkfs.ext4 -q", "20M");
-  ASSERT_TRUE(disk.made());
-  ASSERT_TRUE(disk.Mount(plugin_.DataPath("v1")));
-  const auto target = Publish(Request());
-  ASSERT_TRUE(target.ok()) << target.status();
-  ASSERT_EQ(umount2(plugin_.DataPath("v1").c_str(), UMOUNT_NOFOLLOW), 0);
   ExpectBlockedBy(Container(*target));
 }
 
@@ -160,50 +92,6 @@ TEST_F(MounterHoldersTest, Fault37TwoVolumesThatShareASuperblockAreReleasedOneBy
   EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
   for (const std::string volume : {"v1", "v2"}) umount2(plugin_.DataPath(volume).c_str(), UMOUNT_NOFOLLOW);
   umount2(shared.c_str(), UMOUNT_NOFOLLOW);
-}
-
-TEST_F(MounterHoldersTest, Fault37WithoutStagingTheVolumeStaysUntilTheKernelHasReleasedIt) {
-  Close();
-  plugins_.facts.node_capabilities.erase(::csi::v1::NodeServiceCapability::RPC::STAGE_UNSTAGE_VOLUME);
-  Open();
-  const DiskImage disk(directory_ + "/disk", "mkfs.ext4 -q", "20M");
-  ASSERT_TRUE(disk.made());
-  ASSERT_TRUE(disk.Mount(plugin_.DataPath("v1")));
-  const auto target = Publish(Request());
-  ASSERT_TRUE(target.ok()) << target.status();
-  ASSERT_EQ(umount2(plugin_.DataPath("v1").c_str(), UMOUNT_NOFOLLOW), 0);
-  auto container = Container(*target);
-  for (const char* time : {"first", "second", "after a restart"}) {
-    const auto result = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_TRUE(result->still_in_use) << time;
-    EXPECT_THAT(result->used_by, HasSubstr(fmt::format("pid {}", container->pid()))) << time;
-    EXPECT_TRUE(View().still_in_use) << time;
-    Close();
-    Open();
-  }
-  container.reset();
-  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
-  EXPECT_THAT(EventTypes(), ::testing::Contains("volume.free"));
-}
-
-TEST_F(MounterHoldersTest, Fault37AfterALazyUnpublishAndAnotherUseTheFirstWriterIsStillSeen) {
-  const DiskImage disk(directory_ + "/disk", "mkfs.ext4 -q", "20M");
-  ASSERT_TRUE(disk.made());
-  ASSERT_TRUE(disk.Mount(plugin_.DataPath("v1")));
-  const auto target = Publish(Request());
-  ASSERT_TRUE(target.ok()) << target.status();
-  UniqueFd writer(open((*target + "/file").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
-  ASSERT_TRUE(writer.valid());
-  UnpublishRequest lazy = Undo(Request());
-  lazy.lazy = true;
-  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(lazy, Soon()))->still_in_use);
-  ASSERT_TRUE(Publish(Request()).ok());
-  ASSERT_EQ(umount2(plugin_.DataPath("v1").c_str(), UMOUNT_NOFOLLOW), 0);
-  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()))->still_in_use);
-  EXPECT_TRUE(View().still_in_use);
-  writer.Reset();
-  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
 }
 
 TEST_F(MounterHoldersTest, WhatIsStillStagedForAContainerCanBePublishedAgain) {

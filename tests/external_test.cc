@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 
 #include "tests/harness/node.h"
 
@@ -157,6 +158,42 @@ TEST_F(ExternalTest, SeesTheTreeElsewhere) {
   EXPECT_THAT(node_.Volumes().volumes(), IsEmpty());
   EXPECT_THAT(Node::Tree(tree), IsEmpty());
   EXPECT_EQ(umount2(elsewhere.c_str(), MNT_DETACH), 0);
+}
+
+// As a driver in a container does that binds its volumes for itself, and forgets one.
+TEST_F(ExternalTest, Fault48WhatThePluginsOwnNamespaceKeepsIsHeld) {
+  node_.WritePlugin("ext", fmt::format("kind = \"monolith\"\nsocket = \"{}\"\n", Socket()));
+  node_.Start();
+  Launch(MS_SHARED);
+  node_.WaitReady("ext");
+  v1::CreateVolumeRequest create;
+  create.set_plugin_id("ext");
+  create.set_name("v");
+  create.set_required_bytes(16 << 20);
+  create.add_capabilities()->set_fs_type("ext4");
+  (*create.mutable_parameters())["kind"] = "image";
+  const std::string volume = node_.CreateVolume(create);
+  const std::string target = node_.Publish(Use(volume));
+  const std::string kept = node_.dir() + "/kept";
+  ASSERT_EQ(mkdir(kept.c_str(), 0755), 0);
+  // In its namespace, and not in ours.
+  const auto in_its_namespace = [&](const std::string& command) {
+    return std::system(fmt::format("nsenter --mount --target {} -- sh -c '{}'", pid_, command).c_str()) == 0;
+  };
+  ASSERT_TRUE(in_its_namespace(fmt::format(
+      "mount -t tmpfs --make-private none {0} && mkdir {0}/v && mount --bind {1} {0}/v", kept, target)));
+  v1::UnpublishVolumeRequest request;
+  request.set_plugin_id("ext");
+  request.set_volume_id(volume);
+  request.set_consumer("job");
+  v1::UnpublishVolumeResponse response;
+  const grpc::Status held =
+      node_.stub().UnpublishVolume(Node::Context(std::chrono::seconds(5)).get(), request, &response);
+  EXPECT_THAT(held.error_message(), HasSubstr(fmt::format("still used by pid {}", pid_)));
+  EXPECT_THAT(held.error_message(), HasSubstr("mounted at " + kept + "/v"));
+  EXPECT_EQ(node_.Volumes().volumes_size(), 1);
+  ASSERT_TRUE(in_its_namespace(fmt::format("umount {}/v", kept)));
+  WaitFor("the volume to be released", [&] { return node_.Volumes().volumes().empty(); });
 }
 
 }  // namespace

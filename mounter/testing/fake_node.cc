@@ -79,6 +79,12 @@ void FakeNode::IgnoreReadonly(bool ignore) {
   ignore_readonly_ = ignore;
 }
 
+void FakeNode::WhileStaging(std::function<void()> before, std::function<void()> after) {
+  const std::lock_guard lock(mutex_);
+  before_staging_ = std::move(before);
+  after_staging_ = std::move(after);
+}
+
 void FakeNode::StageBare(bool bare) {
   const std::lock_guard lock(mutex_);
   stage_bare_ = bare;
@@ -215,10 +221,12 @@ grpc::Status FakeNode::DoStage(const ::csi::v1::NodeStageVolumeRequest& request)
   }
   const std::string data = DataPath(request.volume_id());
   if (mkdir(data.c_str(), 0755) != 0 && errno != EEXIST) return Errno("mkdir " + data);
+  before_staging_();
   if (!request.volume_capability().has_block() && !stage_bare_ &&
       mount(data.c_str(), path.c_str(), nullptr, MS_BIND, nullptr) != 0) {
     return Errno("bind " + path);
   }
+  after_staging_();
   staged_[request.volume_id()] = request;
   return grpc::Status::OK;
 }

@@ -12,6 +12,7 @@
 #include <grpcpp/server.h>
 
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -44,6 +45,8 @@ class FakeNode final : public ::csi::v1::Node::Service {
   void ClearFaults();
   // Mounts writable although read-only was asked for.
   void IgnoreReadonly(bool ignore);
+  // What it does besides while it stages: before it mounts at the staging path, and after that.
+  void WhileStaging(std::function<void()> before, std::function<void()> after);
   // Stages without a mount, and publishes what lies at the staging path.
   void StageBare(bool bare);
   // Publishes this directory, whatever was staged. Empty: what was staged.
@@ -130,6 +133,8 @@ class FakeNode final : public ::csi::v1::Node::Service {
   ::csi::v1::NodePublishVolumeRequest last_publish_;
   ::csi::v1::NodeStageVolumeRequest last_stage_;
   bool ignore_readonly_ = false;
+  std::function<void()> before_staging_ = [] {};
+  std::function<void()> after_staging_ = [] {};
   bool stage_bare_ = false;
   std::string publish_from_;
   bool leave_targets_ = false;
