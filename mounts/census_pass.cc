@@ -20,28 +20,30 @@
 namespace berth {
 namespace {
 
-// The lines that were written: each once, and no more holds of one object than count.
+// What was written: each hold once, and no more of one object than count.
 class Writer {
  public:
-  Writer(size_t objects, const std::function<void(std::string_view)>& write)
-      : holds_(objects), write_(write) {}
+  Writer(size_t objects, const CensusWriter& write) : holds_(objects), write_(write) {}
 
-  void Report(const Hold& hold) {
+  void Report(Hold hold) {
     if (holds_[hold.object] >= kHoldsPerObject) return;
+    for (std::string* const name : {&hold.where, &hold.keeper}) {
+      if (name->size() > kHoldNameBytes) name->resize(kHoldNameBytes);
+    }
     if (!seen_.emplace(hold.object, hold.kind, hold.pid, hold.where).second) return;
     ++holds_[hold.object];
-    write_(EncodeHold(hold));
+    write_({.holds = {std::move(hold)}});
   }
-  void Report(const std::string& line) {
-    if (lines_.insert(line).second) write_(line);
+  void ReportElsewhere(size_t object) {
+    if (elsewhere_.insert(object).second) write_({.elsewhere = {object}});
   }
   [[nodiscard]] bool Held(size_t object) const { return holds_[object] > 0; }
 
  private:
   std::vector<size_t> holds_;
   std::set<std::tuple<size_t, HoldKind, pid_t, std::string>> seen_;
-  std::set<std::string> lines_;
-  const std::function<void(std::string_view)>& write_;
+  std::set<size_t> elsewhere_;
+  const CensusWriter& write_;
 };
 
 class Pass {
@@ -74,7 +76,7 @@ class Pass {
 
   void JudgeMounts(size_t object) {
     Judged judged = Sort(object);
-    if (!judged.theirs.empty()) writer_.Report(EncodeElsewhere(object));
+    if (!judged.theirs.empty()) writer_.ReportElsewhere(object);
     const auto unmounts_of = [this](const std::vector<size_t>& mounts) {
       std::set<CensusMounts::Propagation> unmounts;
       for (const size_t mount : mounts) {
@@ -116,14 +118,14 @@ class Pass {
     const CensusObject& object = question_.objects[index];
     // Such numbers are used again as soon as they are free.
     if (major(object.device) == 0 && text.fs_type != object.fs_type) {
-      writer_.Report(EncodeElsewhere(index));
+      writer_.ReportElsewhere(index);
       return false;
     }
     const bool named =
         object.source.empty() || text.source.empty() || IsAtOrBeneath(text.source, object.source);
     const auto beneath = [&text](const std::string& root) { return IsAtOrBeneath(text.root, root); };
     if (named && std::ranges::any_of(roots, beneath)) return true;
-    writer_.Report(EncodeElsewhere(index));
+    writer_.ReportElsewhere(index);
     return false;
   }
 
@@ -237,7 +239,7 @@ class Pass {
 
 }  // namespace
 
-void TakeCensus(const CensusQuestion& question, const std::function<void(std::string_view line)>& write) {
+void TakeCensus(const CensusQuestion& question, const CensusWriter& write) {
   const auto open_directory = [](const char* path) {
     return UniqueFd(open(path, O_PATH | O_DIRECTORY | O_CLOEXEC));
   };
@@ -246,7 +248,7 @@ void TakeCensus(const CensusQuestion& question, const std::function<void(std::st
   const UniqueFd dev = open_directory("/dev");
   const UniqueFd own(openat(proc.get(), "self/ns/mnt", O_RDONLY | O_CLOEXEC));
   if (!own.valid()) {
-    write(EncodeEnd("its own mount namespace could not be opened"));
+    write({.incomplete = "its own mount namespace could not be opened"});
     return;
   }
   Writer writer(question.objects.size(), write);
@@ -260,16 +262,16 @@ void TakeCensus(const CensusQuestion& question, const std::function<void(std::st
     Pass taken(question, {.proc = proc.get(), .sys = sys.get(), .dev = dev.get()}, own.get(), writer);
     incomplete = taken.Take();
   }
-  write(EncodeEnd(incomplete));
+  write({.incomplete = incomplete});
 }
 
 std::optional<CensusAnswer> CensusOfMounts(const CensusQuestion& question) {
   const UniqueFd own(open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
   if (!own.valid() || question.kernel != KernelAs::kThis || !MayListNamespaces(own.get()))
     return std::nullopt;
-  std::string text;
-  TakeCensus(question, [&text](std::string_view line) { text += line; });
-  return DecodeAnswer(text, question.objects.size());
+  CensusAnswer answer;
+  TakeCensus(question, [&answer](const CensusAnswer& part) { answer.Add(part); });
+  return answer;
 }
 
 }  // namespace berth

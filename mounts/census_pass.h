@@ -9,19 +9,19 @@
 // A descriptor may pass to another process during a pass, and the kernel uses numbers of processes again. So
 // "no users" is believed only after a second pass. A hold that was found in either counts.
 //
-// Runs in berth-mount-helper; CensusOfMounts in any thread. No library but the standard one.
+// Runs in berth-mount-helper; CensusOfMounts in any thread. No shared library.
 #pragma once
 
 #include <functional>
 #include <optional>
-#include <string_view>
 
 #include "mounts/census_question.h"
 
 namespace berth {
 
-// Gives the answer's lines to `write` as they come.
-void TakeCensus(const CensusQuestion& question, const std::function<void(std::string_view line)>& write);
+// Gives the answer's parts to `write` as they come.
+using CensusWriter = std::function<void(const CensusAnswer& part)>;
+void TakeCensus(const CensusQuestion& question, const CensusWriter& write);
 
 // The answer to a question that asks for no users, without a process for it. Unset where the kernel does not
 // list the mount namespaces: then they have to be entered. Blocks, and asks no file system.

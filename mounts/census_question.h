@@ -1,11 +1,10 @@
-// What a census is asked and what it answers, and both as text: berthd asks with the arguments of
-// `berth-mount-helper census`, and reads its output (census.h).
+// What a census is asked and what it answers, and both as bytes (CBOR): berthd puts the question on the
+// standard input of `berth-mount-helper census`, and reads its output (census.h).
 //
-// An answer is lines with their fields separated by tabs; white space and backslashes in a field are octal,
-// as in mountinfo. A helper that is killed leaves its first lines, so each line stands for itself, and
-// "complete" or "incomplete WHY" comes last.
+// An answer is written in parts, as they are found: a helper that is killed leaves the first ones. The last
+// one alone says that nothing was missed, or why something may have been.
 //
-// No library but the standard one. Pure; any thread.
+// No shared library. Pure; any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -19,8 +18,9 @@
 
 namespace berth {
 
-// How many holds of one object are reported; more change nothing.
+// How many holds of one object are reported, and how much of the names in one; more changes nothing.
 inline constexpr size_t kHoldsPerObject = 64;
+inline constexpr size_t kHoldNameBytes = 1024;
 
 // As which kernel the census is taken, for tests; an older one can do less than this one.
 enum class KernelAs {
@@ -108,18 +108,20 @@ struct CensusAnswer {
   // Why something may have been missed; empty: nothing was.
   std::string incomplete = "it was not finished";
 
+  // The next part of it.
+  void Add(const CensusAnswer& part);
+
   bool operator==(const CensusAnswer&) const = default;
 };
 
-[[nodiscard]] std::vector<std::string> EncodeQuestion(const CensusQuestion& question);
+[[nodiscard]] std::string EncodeQuestion(const CensusQuestion& question);
 // Unset if it is no question.
-[[nodiscard]] std::optional<CensusQuestion> DecodeQuestion(const std::vector<std::string>& arguments);
+[[nodiscard]] std::optional<CensusQuestion> DecodeQuestion(std::string_view bytes);
 
-// Lines of an answer, each with its end.
-[[nodiscard]] std::string EncodeHold(const Hold& hold);
-[[nodiscard]] std::string EncodeElsewhere(size_t object);
-[[nodiscard]] std::string EncodeEnd(const std::string& incomplete);
-// What is no line of an answer about `objects` objects is passed over.
-[[nodiscard]] CensusAnswer DecodeAnswer(std::string_view text, size_t objects);
+// A part of an answer.
+[[nodiscard]] std::string EncodeAnswer(const CensusAnswer& part);
+// All parts about `objects` objects; what comes after one that is none is not read, and the answer is
+// incomplete then.
+[[nodiscard]] CensusAnswer DecodeAnswer(std::string_view bytes, size_t objects);
 
 }  // namespace berth

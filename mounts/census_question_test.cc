@@ -4,14 +4,14 @@
 #include <gtest/gtest.h>
 #include <sys/sysmacros.h>
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 
 namespace berth {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 CensusQuestion Asked() {
   CensusQuestion question{.recorded = {7, 8}, .kernel = KernelAs::kBefore6_12};
@@ -39,50 +39,65 @@ TEST(CensusQuestionTest, IsTheSameOnTheOtherSide) {
 }
 
 TEST(CensusQuestionTest, WhatIsNoQuestionIsRefused) {
-  for (const char* const word :
-       {"--device=", "--device=1:2", "--before=-1", "--before", "--ours=x", "--users", "--users=yes",
-        "--unknown=1", "--kernel=3", "--recorded=x", "", "="}) {
-    EXPECT_FALSE(DecodeQuestion({"--object", word}).has_value()) << word;
+  const std::string bytes = EncodeQuestion(Asked());
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_FALSE(DecodeQuestion(std::string_view(bytes).substr(0, size)).has_value()) << size;
   }
-  EXPECT_TRUE(DecodeQuestion({"--object", "--users=1"}).has_value());
-  EXPECT_FALSE(DecodeQuestion({"--users=1"}).has_value()) << "of no object";
+  for (const char* const other :
+       {"{}", "usage", "\xa0", "\x80", "\xf6", "\x9b\xff\xff\xff\xff\xff\xff\xff\xff"}) {
+    EXPECT_FALSE(DecodeQuestion(other).has_value()) << other;
+  }
+  CensusQuestion of_another_kernel = Asked();
+  of_another_kernel.kernel = static_cast<KernelAs>(3);
+  EXPECT_FALSE(DecodeQuestion(EncodeQuestion(of_another_kernel)).has_value());
+}
+
+Hold AHold(size_t object, HoldKind kind) {
+  return {.object = object,
+          .kind = kind,
+          .pid = 4711,
+          .where = std::string("/a\tb\n\\c\x01 d\xff"),
+          .source = "",
+          .keeper = "mnt:[1]"};
 }
 
 TEST(CensusAnswerTest, IsTheSameOnTheOtherSide) {
-  std::string text;
-  std::vector<Hold> holds;
+  std::string bytes;
+  CensusAnswer said{.incomplete = ""};
   for (int kind = 0; kind <= static_cast<int>(HoldKind::kLoop); ++kind) {
-    holds.push_back({.object = 1,
-                     .kind = static_cast<HoldKind>(kind),
-                     .pid = 4711,
-                     .where = std::string("/a\tb\n\\c\x01 d\xff"),
-                     .source = "",
-                     .keeper = "mnt:[1]"});
-    text += EncodeHold(holds.back());
+    said.holds.push_back(AHold(1, static_cast<HoldKind>(kind)));
+    bytes += EncodeAnswer({.holds = {said.holds.back()}});
   }
-  text += EncodeElsewhere(0) + EncodeElsewhere(1) + EncodeEnd("");
-  const CensusAnswer answer = DecodeAnswer(text, 2);
-  EXPECT_EQ(answer.holds, holds);
-  EXPECT_THAT(answer.elsewhere, ElementsAre(0U, 1U));
-  EXPECT_EQ(answer.incomplete, "");
+  said.elsewhere = {0, 1};
+  for (const size_t object : said.elsewhere) bytes += EncodeAnswer({.elsewhere = {object}});
+  EXPECT_NE(DecodeAnswer(bytes, 2).incomplete, "") << "its end is missing";
+  bytes += EncodeAnswer({.incomplete = ""});
+  EXPECT_EQ(DecodeAnswer(bytes, 2), said);
+  EXPECT_EQ(DecodeAnswer(EncodeAnswer({.incomplete = "too many"}), 1).incomplete, "too many");
 }
 
-TEST(CensusAnswerTest, OneThatWasCutOffIsIncompleteAndKeepsItsWholeLines) {
-  const Hold hold{
-      .object = 0, .kind = HoldKind::kOpenFile, .pid = 1, .where = "/x", .source = "", .keeper = ""};
-  const std::string text = EncodeHold(hold) + EncodeHold(hold) + EncodeEnd("");
-  const CensusAnswer cut = DecodeAnswer(std::string_view(text).substr(0, text.size() - 12), 1);
-  EXPECT_THAT(cut.holds, SizeIs(1));
-  EXPECT_NE(cut.incomplete, "");
-  EXPECT_EQ(DecodeAnswer(EncodeEnd("too many"), 1).incomplete, "too many");
-  EXPECT_NE(DecodeAnswer("", 1).incomplete, "");
+TEST(CensusAnswerTest, OneThatWasCutOffIsIncompleteAndKeepsItsWholeParts) {
+  const std::string hold = EncodeAnswer({.holds = {AHold(0, HoldKind::kOpenFile)}});
+  const std::string whole = hold + hold + EncodeAnswer({.incomplete = ""});
+  for (size_t size = 0; size < whole.size(); ++size) {
+    const CensusAnswer cut = DecodeAnswer(std::string_view(whole).substr(0, size), 1);
+    EXPECT_EQ(cut.holds.size(), std::min<size_t>(size / hold.size(), 2)) << size;
+    EXPECT_NE(cut.incomplete, "") << size;
+  }
+  EXPECT_EQ(DecodeAnswer(whole, 1).incomplete, "");
 }
 
-TEST(CensusAnswerTest, WhatIsNoLineIsPassedOver) {
-  const CensusAnswer answer =
-      DecodeAnswer("held\t5\tmount\t0\t/x\t\t\nheld\t0\tnothing\t0\t/x\t\t\nheld\t0\n\n\t\ncomplete\n", 1);
-  EXPECT_THAT(answer.holds, IsEmpty());
-  EXPECT_EQ(answer.incomplete, "");
+TEST(CensusAnswerTest, WhatIsNoPartEndsIt) {
+  const std::string end = EncodeAnswer({.incomplete = ""});
+  for (const std::string& bad :
+       {EncodeAnswer({.holds = {AHold(5, HoldKind::kMount)}}), EncodeAnswer({.elsewhere = {1}}),
+        EncodeAnswer({.holds = {AHold(0, static_cast<HoldKind>(99))}}), std::string("usage: "),
+        EncodeQuestion(Asked())}) {
+    const CensusAnswer answer = DecodeAnswer(bad + end, 1);
+    EXPECT_THAT(answer.holds, IsEmpty());
+    EXPECT_NE(answer.incomplete, "");
+    EXPECT_NE(DecodeAnswer(end + bad, 1).incomplete, "");
+  }
 }
 
 }  // namespace

@@ -722,6 +722,29 @@ TEST_P(CensusTest, OfOneObjectNoMoreHoldsAreReportedThanCount) {
   EXPECT_THAT(Holds(), SizeIs(kHoldsPerObject));
 }
 
+// As many and as long names as users like to have of their volumes: the others' part is whole.
+TEST_P(CensusTest, LongNamesOfOneVolumeHideNobodyElses) {
+  const Holder holder([this] {
+    for (size_t i = 0; i < kHoldsPerObject; ++i) {
+      std::string path = fmt::format("{}/{}", target_, i);
+      for (int depth = 0; depth < 15; ++depth) {
+        if (mkdir(path.c_str(), 0755) != 0) return false;
+        path += "/" + std::string(240, '\1');
+      }
+      if (open(path.c_str(), O_CREAT | O_RDWR, 0600) < 0) return false;
+    }
+    return true;
+  });
+  question_.objects.resize(30, question_.objects[0]);
+  EXPECT_THAT(Holds(), SizeIs(question_.objects.size() * kHoldsPerObject));
+}
+
+TEST_P(CensusTest, AQuestionMayNameVeryManyMounts) {
+  const Holder holder([this] { return OpenAndKeep(file_); });
+  for (uint64_t id = 0; id < 200'000; ++id) recorded_.push_back((uint64_t{1} << 40) + id);
+  EXPECT_THAT(Holds(), ElementsAre(Is(holder.pid(), HoldKind::kOpenFile)));
+}
+
 TEST_P(CensusTest, ReleasesAtOnceShareAHelperAndGetTheirOwnPart) {
   constexpr size_t kReleases = 50;
   const Holder holder([this] { return OpenAndKeep(file_); });

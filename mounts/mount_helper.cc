@@ -30,7 +30,8 @@ namespace berth {
 namespace {
 
 constexpr char kName[] = "berth-mount-helper";
-constexpr size_t kOutputLimit = (size_t{1} << 20) + 1024;
+// More than the largest census says.
+constexpr size_t kOutputLimit = size_t{32} << 20;
 // Shares of those that may be left behind, so that probes and reads take no unmount's place.
 constexpr size_t kStuckProbes = kStuckHelpers / 2;
 constexpr size_t kStuckReads = kStuckHelpers / 8;
@@ -41,7 +42,7 @@ constexpr size_t kProbesAtATime = 16;
 std::string Number(dev_t device) { return fmt::format("{}:{}", major(device), minor(device)); }
 
 // A helper writes what it has to say into memory that outlives it: what it said before it hung is there too.
-absl::StatusOr<UniqueFd> OutputFile() {
+absl::StatusOr<UniqueFd> MemoryFile() {
   UniqueFd fd(memfd_create(kName, MFD_CLOEXEC));
   if (!fd.valid()) return ErrnoStatus(errno, "make a file in memory");
   return fd;
@@ -262,7 +263,8 @@ Awaitable<void> MountHelper::WaitUnstuck(TimePoint deadline) {
 
 Awaitable<absl::StatusOr<std::string>> MountHelper::Run(Kind kind, std::string what,
                                                         std::vector<std::string> arguments,
-                                                        TimePoint deadline, std::string* unfinished) {
+                                                        TimePoint deadline, std::string input,
+                                                        std::string* unfinished) {
   const std::shared_ptr<State> state = state_;
   const auto executor = co_await asio::this_coro::executor;
   if (state->reaper.cancelled()) co_return absl::CancelledError(what + ": shutting down");
@@ -277,9 +279,15 @@ Awaitable<absl::StatusOr<std::string>> MountHelper::Run(Kind kind, std::string w
         fmt::format("{}: {} helper processes hang already", what, state->CountStuck(kind)));
   }
 
-  auto output = OutputFile();
+  auto output = MemoryFile();
   if (!output.ok()) co_return Annotate(output.status(), what);
   ProcessSpec spec;
+  UniqueFd question;
+  if (!input.empty()) {
+    BERTH_CO_ASSIGN_OR_RETURN(question, MemoryFile());
+    BERTH_CO_RETURN_IF_ERROR(WriteAll(question.get(), input, what));
+    spec.stdin_fd = question.get();
+  }
   spec.executable = state->executable;
   spec.arguments = std::move(arguments);
   spec.stdout_fd = output->get();
@@ -364,7 +372,7 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
     for (size_t i = 0; i < places.size(); ++i) verdicts[places[i]] = Annotate(why, "probe " + asked[i]);
   };
   const absl::Status room = state->CheckRoomForProbes(asked.size());
-  const absl::StatusOr<UniqueFd> output = room.ok() ? OutputFile() : room;
+  const absl::StatusOr<UniqueFd> output = room.ok() ? MemoryFile() : room;
   if (!output.ok()) {
     fail(output.status());
     co_return verdicts;
@@ -502,11 +510,10 @@ Awaitable<absl::StatusOr<bool>> MountHelper::SuperblockIsAlive(dev_t device, dev
 
 Awaitable<CensusAnswer> MountHelper::TakeCensus(CensusQuestion question, TimePoint deadline) {
   const bool users = std::ranges::any_of(question.objects, &CensusObject::users);
-  std::vector<std::string> arguments = EncodeQuestion(question);
-  arguments.insert(arguments.begin(), "census");
+  std::string input = EncodeQuestion(question);
   const char* const what = users ? "look for who has volumes" : "look for mounts of volumes";
   std::string unfinished;
-  const auto output = co_await Run(Kind::kRead, what, std::move(arguments), deadline, &unfinished);
+  const auto output = co_await Run(Kind::kRead, what, {"census"}, deadline, std::move(input), &unfinished);
   CensusAnswer answer = DecodeAnswer(output.ok() ? *output : unfinished, question.objects.size());
   if (!output.ok() && !answer.incomplete.empty()) answer.incomplete = std::string(MessageOf(output.status()));
   co_return answer;

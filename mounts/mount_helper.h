@@ -146,11 +146,11 @@ class MountHelper {
   struct State;
   enum class Kind { kProbe, kRead, kStep };
 
-  // The helper's answer. The answer to a read is never part of a message. `unfinished`: its output until the
-  // deadline.
+  // The helper's answer. The answer to a read is never part of a message. `input`: what it reads on standard
+  // input. `unfinished`: its output until the deadline.
   [[nodiscard]] Awaitable<absl::StatusOr<std::string>> Run(Kind kind, std::string what,
                                                            std::vector<std::string> arguments,
-                                                           TimePoint deadline,
+                                                           TimePoint deadline, std::string input = {},
                                                            std::string* unfinished = nullptr);
   [[nodiscard]] Awaitable<std::vector<absl::Status>> ProbeSome(std::vector<std::string> paths,
                                                                TimePoint deadline);

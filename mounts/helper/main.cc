@@ -23,9 +23,9 @@
 //       mounted (ustat(2)): prints "alive 1" or "alive 0". Waits while the kernel ends the file system, and
 //       while that keeps the block device DISK to itself: its last data is written in between. Where the
 //       kernel has no ustat(2), DISK alone says it.
-//   berth-mount-helper census WORD...
-//       looks for who has file systems and block devices, everywhere on the node: WORDs and answer are those
-//       of mounts/census_question.h, the work is done in mounts/census_pass.cc
+//   berth-mount-helper census
+//       looks for who has file systems and block devices, everywhere on the node: the question on standard
+//       input and the answer are those of mounts/census_question.h, mounts/census_pass.cc does the work
 //   berth-mount-helper exclusive DEVICE
 //       opens the block device, for reading, as its only exclusive user (O_EXCL): "errno 16" (EBUSY) where it
 //       is mounted, swap, or part of another device; "ok" also where it is gone or does not answer
@@ -60,9 +60,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <string_view>
+#include <string>
 
 #include "base/program_start.h"
+#include "mounts/census_mounts.h"
 #include "mounts/census_pass.h"
 #include "mounts/census_question.h"
 #include "mounts/helper/operations.h"
@@ -164,17 +165,19 @@ int Probe(int argc, char** argv) {
   return 0;
 }
 
-int Census(int argc, char** argv) {
-  const auto question = DecodeQuestion({argv + 2, argv + argc});
+int Census() {
+  const auto question = DecodeQuestion(ReadTextAt(AT_FDCWD, "/proc/self/fd/0"));
   if (!question.has_value()) return Usage();
-  TakeCensus(*question, [](std::string_view line) {
+  TakeCensus(*question, [](const CensusAnswer& part) {
     // At once: what is found before a process hangs counts.
-    if (write(STDOUT_FILENO, line.data(), line.size()) != static_cast<ssize_t>(line.size())) _exit(1);
+    const std::string bytes = EncodeAnswer(part);
+    if (write(STDOUT_FILENO, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) _exit(1);
   });
   return 0;
 }
 
 int Run(int argc, char** argv) {
+  if (argc == 2 && std::strcmp(argv[1], "census") == 0) return Census();
   if (argc < 3) return Usage();
   const char* const operation = argv[1];
   if (std::strcmp(operation, "umount") == 0) return Umount(argc, argv);
@@ -183,7 +186,6 @@ int Run(int argc, char** argv) {
   if (std::strcmp(operation, "probe") == 0) return Probe(argc, argv);
   if (std::strcmp(operation, "permissions") == 0) return SetPermissions(argc, argv);
   if (std::strcmp(operation, "superblock") == 0) return Superblock(argc, argv);
-  if (std::strcmp(operation, "census") == 0) return Census(argc, argv);
   if (std::strcmp(operation, "exclusive") == 0) return argc == 3 ? Exclusive(argv[2]) : Usage();
   if (std::strcmp(operation, "mount-path") == 0) return MountPath(argc, argv);
   if (std::strcmp(operation, "unmount-path") == 0) return UnmountPath(argc, argv);
