@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "base/statmount.h"
+#include "base/mountinfo.h"
 #include "base/testing/disk_image.h"
 #include "base/testing/holder.h"
 #include "base/unique_fd.h"
@@ -29,11 +29,12 @@ struct FileSystem {
 
 class MounterDiskHoldersTest : public MounterHoldersBase, public ::testing::WithParamInterface<FileSystem> {
  protected:
-  // The plugin's mount of the disk, from which it makes the others.
-  void MountDisk() {
-    const DiskImage disk(directory_ + "/disk", fmt::format("mkfs.{} -q", GetParam().type), GetParam().size);
-    ASSERT_TRUE(disk.made() && disk.Mount(data_)) << "this kernel has no " << GetParam().type;
+  void SetUp() override {
+    MounterHoldersBase::SetUp();
+    if (!MountDisk()) GTEST_SKIP() << "this system has no " << GetParam().type;
   }
+  // The plugin's mount of the disk, from which it makes the others.
+  bool MountDisk() { return disk_.made() && disk_.Mount(data_); }
   void UnmountDisk() { ASSERT_EQ(umount2(data_.c_str(), UMOUNT_NOFOLLOW), 0) << strerror(errno); }
   // Published, and mounted only where berthd knows of.
   std::string PublishDisk() {
@@ -44,10 +45,10 @@ class MounterDiskHoldersTest : public MounterHoldersBase, public ::testing::With
   }
 
   const std::string data_ = plugin_.DataPath("v1");
+  const DiskImage disk_{directory_ + "/disk", fmt::format("mkfs.{} -q", GetParam().type), GetParam().size};
 };
 
 TEST_P(MounterDiskHoldersTest, Fault37InAContainerItStaysStaged) {
-  ASSERT_NO_FATAL_FAILURE(MountDisk());
   ExpectBlockedBy(Container(PublishDisk()));
 }
 
@@ -55,7 +56,6 @@ TEST_P(MounterDiskHoldersTest, Fault37WithoutStagingItStaysUntilTheKernelHasRele
   Close();
   plugins_.facts.node_capabilities.erase(::csi::v1::NodeServiceCapability::RPC::STAGE_UNSTAGE_VOLUME);
   Open();
-  ASSERT_NO_FATAL_FAILURE(MountDisk());
   auto container = Container(PublishDisk());
   for (const char* time : {"first", "second", "after a restart"}) {
     const auto result = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
@@ -72,7 +72,6 @@ TEST_P(MounterDiskHoldersTest, Fault37WithoutStagingItStaysUntilTheKernelHasRele
 }
 
 TEST_P(MounterDiskHoldersTest, Fault37AfterALazyUnpublishAndAnotherUseTheFirstWriterIsStillSeen) {
-  ASSERT_NO_FATAL_FAILURE(MountDisk());
   const auto target = Publish(Request());
   ASSERT_TRUE(target.ok()) << target.status();
   UniqueFd writer(open((*target + "/file").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
@@ -88,7 +87,6 @@ TEST_P(MounterDiskHoldersTest, Fault37AfterALazyUnpublishAndAnotherUseTheFirstWr
 }
 
 TEST_P(MounterDiskHoldersTest, Fault48BoundIntoAnotherVolumesTargetItIsHeld) {
-  ASSERT_NO_FATAL_FAILURE(MountDisk());
   const std::string target = PublishDisk();
   const auto other = Publish(Request("v2"));
   ASSERT_TRUE(other.ok()) << other.status();
@@ -112,9 +110,10 @@ TEST_P(MounterDiskHoldersTest, Fault48BoundIntoAnotherVolumesTargetItIsHeld) {
 // A driver mounts its disk for itself while it stages, before it mounts at the staging path or after that.
 // While the volume is staged, that mount is the driver's own; what it leaves behind then keeps the volume.
 TEST_P(MounterDiskHoldersTest, Fault48WhatItsPluginMountsWhileItStagesIsItsOwnUntilItIsUnstaged) {
+  UnmountDisk();
   const std::string second = NewTestDirectory();
   plugin_.WhileStaging(
-      [this] { MountDisk(); },
+      [this] { EXPECT_TRUE(MountDisk()); },
       [&] { EXPECT_EQ(mount(data_.c_str(), second.c_str(), nullptr, MS_BIND, nullptr), 0); });
   const auto target = Publish(Request());
   ASSERT_TRUE(target.ok()) << target.status();
@@ -141,24 +140,36 @@ INSTANTIATE_TEST_SUITE_P(Disks, MounterDiskHoldersTest,
 // The kernel calls a btrfs by the name with which its disk was last announced.
 class MounterBtrfsNameTest : public MounterHoldersBase, public ::testing::WithParamInterface<bool> {
  protected:
+  void SetUp() override {
+    MounterHoldersBase::SetUp();
+    if (!disk_.made() || !disk_.Mount(data_)) GTEST_SKIP() << "this system has no btrfs";
+  }
   void Rename(const std::string& mounted) {
     const std::string node = directory_ + "/node";
     ASSERT_TRUE(DiskImage::Run(
         fmt::format("mknod {} b $(lsblk -dno MAJ:MIN $(findmnt -no SOURCE {}) | tr : ' ')", node, mounted)));
     ASSERT_TRUE(DiskImage::Run(fmt::format("btrfs device scan {} >/dev/null", node)));
-    ASSERT_EQ((*StatMount(LookAt(mounted)->mount_id))->source, node);
+    ASSERT_EQ(Source(mounted), node);
   }
+  static std::string Source(const std::string& mounted) {
+    std::string source;
+    EXPECT_TRUE(ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
+                  if (DecodeMountinfo(line.target) == mounted) source = DecodeMountinfo(line.source);
+                  return true;
+                }).ok());
+    return source;
+  }
+
+  const std::string data_ = plugin_.DataPath("v1");
+  const DiskImage disk_{directory_ + "/disk", "mkfs.btrfs -q", "128M"};
 };
 
 TEST_P(MounterBtrfsNameTest, Fault48ADiskThatIsKnownUnderAnotherNameIsHeld) {
-  const std::string data = plugin_.DataPath("v1");
-  const DiskImage disk(directory_ + "/disk", "mkfs.btrfs -q", "128M");
-  ASSERT_TRUE(disk.made() && disk.Mount(data)) << "this kernel has no btrfs";
   const bool before = GetParam();
-  if (before) ASSERT_NO_FATAL_FAILURE(Rename(data));
+  if (before) ASSERT_NO_FATAL_FAILURE(Rename(data_));
   const auto target = Publish(Request());
   ASSERT_TRUE(target.ok()) << target.status();
-  ASSERT_EQ(umount2(data.c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_EQ(umount2(data_.c_str(), UMOUNT_NOFOLLOW), 0);
   if (!before) ASSERT_NO_FATAL_FAILURE(Rename(*target));
   ExpectBlockedBy(Container(*target));
 }
