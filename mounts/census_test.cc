@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/loop.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -637,6 +639,70 @@ TEST_P(CensusTest, Fault49WhoHasABlockDeviceIsNamedWhateverItsName) {
   ExpectFree();
   ASSERT_EQ(umount2(disk.c_str(), UMOUNT_NOFOLLOW), 0);
   ASSERT_TRUE(RunShell("losetup --detach " + device));
+}
+
+// So deep a directory in `path` that no call takes or tells its name.
+int OpenDeep(const std::string& path) {
+  int at = open(path.c_str(), O_RDONLY | O_DIRECTORY);
+  const std::string name(250, 'd');
+  for (int depth = 0; depth < 20; ++depth) {
+    mkdirat(at, name.c_str(), 0755);
+    const int inner = openat(at, name.c_str(), O_RDONLY | O_DIRECTORY);
+    close(at);
+    at = inner;
+  }
+  return at;
+}
+int OpenDeepFile(const std::string& path) {
+  const int directory = OpenDeep(path);
+  const int file = openat(directory, "file", O_CREAT | O_RDWR, 0600);
+  return close(directory) == 0 && ftruncate(file, 1 << 20) == 0 ? file : -1;
+}
+
+TEST_P(CensusTest, Fault47WhatHasNoNameThatCanBeToldIsNamedNevertheless) {
+  ShareDirectory();
+  ExpectHeldUntilItEnds(std::make_unique<Holder>([this] { return OpenDeepFile(target_) >= 0; }),
+                        HoldKind::kOpenFile);
+  ExpectHeldUntilItEnds(std::make_unique<Holder>([this] {
+                          const int directory = OpenDeep(target_);
+                          return fchdir(directory) == 0 && close(directory) == 0;
+                        }),
+                        HoldKind::kWorkingDirectory);
+  ExpectHeldUntilItEnds(std::make_unique<Holder>([this] {
+                          const int file = OpenDeepFile(target_);
+                          return mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file, 0) != MAP_FAILED &&
+                                 close(file) == 0;
+                        }),
+                        HoldKind::kMappedFile);
+  ExpectHeldUntilItEnds(std::make_unique<Holder>([this] {
+                          const std::string data = shared_ + "/v2";
+                          if (!Unshared(MS_SLAVE)) return false;
+                          const int directory = OpenDeep(target_);
+                          return Bind(fmt::format("/proc/self/fd/{}", directory), data) &&
+                                 close(directory) == 0;
+                        }),
+                        HoldKind::kNamespace);
+}
+
+TEST_P(CensusTest, Fault49ALoopDeviceOnAFileWhoseNameCannotBeToldIsNamed) {
+  ShareDirectory();
+  const int file = OpenDeepFile(target_);
+  ASSERT_GE(file, 0);
+  const UniqueFd control(open("/dev/loop-control", O_RDWR | O_CLOEXEC));
+  loop_config config{.fd = static_cast<uint32_t>(file)};
+  std::string name;
+  int configured = -1;
+  // Another test may take the same one.
+  for (int tries = 0; tries < 100 && configured != 0; ++tries) {
+    name = fmt::format("/dev/loop{}", ioctl(control.get(), LOOP_CTL_GET_FREE));
+    const UniqueFd loop(open(name.c_str(), O_RDWR | O_CLOEXEC));
+    configured = ioctl(loop.get(), LOOP_CONFIGURE, &config);
+  }
+  ASSERT_EQ(configured, 0);
+  ASSERT_EQ(close(file), 0);
+  EXPECT_THAT(Holds(), ElementsAre(Field(&Hold::kind, HoldKind::kLoop)));
+  ASSERT_TRUE(RunShell("losetup --detach " + name));
+  ExpectFree();
 }
 
 TEST_P(CensusTest, AHungFileSystemIsNotAsked) {

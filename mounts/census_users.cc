@@ -52,6 +52,14 @@ std::optional<struct statx> Cached(int proc, const std::string& link, bool uniqu
 
 dev_t DeviceOf(const struct statx& info) { return makedev(info.stx_dev_major, info.stx_dev_minor); }
 
+// What a link in /proc leads to. The kernel cannot say it of a file in a very deep directory.
+constexpr std::string_view kTooLong = "(a name that is too long)";
+std::string NameBehind(int proc, const std::string& link) {
+  std::string name = ReadLinkAt(proc, link);
+  if (name.empty() && errno == ENAMETOOLONG) name = kTooLong;
+  return name;
+}
+
 // The id of the mount on which a link's file lies.
 std::optional<uint64_t> MountIdAt(int proc, const std::string& link, bool unique_ids) {
   file_handle handle{};
@@ -179,7 +187,8 @@ std::vector<std::string> LayersOf(const std::string& options) {
 
 struct Loop {
   std::string name;  // "loop0"
-  std::string file;  // as the kernel calls it: of a detached mount without what was before it
+  std::string
+      file;  // as the kernel calls it: of a detached mount without what was before it; empty: too long
 };
 
 // What is behind a loop device.
@@ -305,15 +314,15 @@ void CensusUsers::LookAtDirectories(pid_t pid, const std::string& thread) {
     if (!id.has_value()) continue;
     const Found found = OnMount(mounts_.ById(*id), thread + name);
     if (found.objects.empty()) continue;
-    Report(found, {.kind = kind, .pid = pid, .where = ReadLinkAt(host_.proc, thread + name)});
+    Report(found, {.kind = kind, .pid = pid, .where = NameBehind(host_.proc, thread + name)});
   }
 }
 
 void CensusUsers::LookAtDescriptors(pid_t pid, const std::string& thread) {
   ForEachNumber(host_.proc, thread + "/fd", [&](int fd) {
     const std::string link = thread + "/fd/" + std::to_string(fd);
-    const std::string path = ReadLinkAt(host_.proc, link);
-    if (!path.starts_with('/')) return true;  // a pipe, a socket
+    const std::string path = NameBehind(host_.proc, link);
+    if (!path.starts_with('/') && path != kTooLong) return true;  // a pipe, a socket
     const Hold open_file{.kind = HoldKind::kOpenFile, .pid = pid, .where = path};
     Report({.objects = ObjectsOfDevice(link)}, open_file);
     if (file_systems_.empty()) return true;
@@ -432,7 +441,7 @@ CensusUsers::Found CensusUsers::ByPath(const std::string& process, const Mapping
 
 std::string CensusUsers::PathOf(const std::string& process, const std::string& link, const Mapping& mapping) {
   std::string file = mapping.path;
-  if (file.empty() && !link.empty()) file = ReadLinkAt(host_.proc, link);
+  if (file.empty() && !link.empty()) file = NameBehind(host_.proc, link);
   if (!file.empty()) return file;
   ForEachLine(ReadTextAt(host_.proc, process + "/maps"), [&](std::string_view line) {
     const auto listed = ParseMapping(line);
@@ -484,15 +493,18 @@ void CensusUsers::LookAtLoops() {
   while (const dirent* const entry = blocks == nullptr ? nullptr : readdir(blocks.get())) {
     const std::string name(entry->d_name);
     if (!name.starts_with("loop")) continue;
-    std::string file = ReadTextAt(host_.sys, "block/" + name + "/loop/backing_file");
+    const std::string backing_file = "block/" + name + "/loop/backing_file";
+    if (faccessat(host_.sys, backing_file.c_str(), F_OK, 0) != 0) continue;  // it has none
+    std::string file = ReadTextAt(host_.sys, backing_file);
     if (file.ends_with('\n')) file.pop_back();
-    if (!file.empty()) loops.push_back({.name = name, .file = std::move(file)});
+    loops.push_back({.name = name, .file = std::move(file)});
   }
   // A name says nothing about a block device, which may have nodes anywhere, nor about a file on a detached
-  // mount.
+  // mount; and one that is too long is not told.
   const auto detached = [this](size_t object) { return question_.objects[object].detached; };
   std::vector<Behind> behind(loops.size());
-  if (!devices_.empty() || std::ranges::any_of(file_systems_, detached)) {
+  if (!devices_.empty() || std::ranges::any_of(file_systems_, detached) ||
+      std::ranges::any_of(loops, &std::string::empty, &Loop::file)) {
     behind = LookBehind(host_.dev, loops);
   }
   for (size_t i = 0; i < loops.size(); ++i) {
@@ -503,7 +515,8 @@ void CensusUsers::LookAtLoops() {
     }
     for (const size_t object : file_systems_) {
       const bool there = behind[i].device == question_.objects[object].inode_device;
-      if (behind[i].answered && there && detached(object) && !behind[i].named) objects.push_back(object);
+      const bool may_be_ours = (detached(object) || loops[i].file.empty()) && !behind[i].named;
+      if (behind[i].answered && there && may_be_ours) objects.push_back(object);
     }
     Report({.objects = std::move(objects)}, {.kind = HoldKind::kLoop, .where = loops[i].name});
   }
