@@ -22,7 +22,6 @@ constexpr uint64_t kOverlayMagic = 0x794c7630;
 constexpr uint64_t kNsfsMagic = 0x6e736673;
 constexpr size_t kIdsAtATime = 512;
 constexpr size_t kPropagationDepth = 64;
-constexpr size_t kTableLimit = size_t{256} << 20;
 
 std::string Failed(const std::string& what) { return what + ": " + std::strerror(errno); }
 
@@ -49,31 +48,6 @@ uint64_t NamespaceInode(const std::string& link) {
   uint64_t inode = 0;
   if (open != std::string::npos) std::from_chars(link.data() + open + 1, link.data() + link.size(), inode);
   return inode;
-}
-
-std::string ReadLinkAt(int directory, const std::string& path) {
-  std::array<char, 4096> target{};
-  const ssize_t length = readlinkat(directory, path.c_str(), target.data(), target.size());
-  return length <= 0 ? std::string() : std::string(target.data(), static_cast<size_t>(length));
-}
-
-std::string ReadTextAt(int directory, const std::string& path, std::string* failed) {
-  const UniqueFd fd(openat(directory, path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::string text;
-  std::array<char, size_t{64} * 1024> piece{};
-  ssize_t size = -1;
-  while (fd.valid() && text.size() < kTableLimit && (size = read(fd.get(), piece.data(), piece.size())) > 0) {
-    text.append(piece.data(), static_cast<size_t>(size));
-  }
-  if (failed != nullptr && size != 0) *failed = size < 0 ? Failed("read " + path) : path + " is too long";
-  return text;
-}
-
-std::string ReadStartAt(int directory, const std::string& path) {
-  const UniqueFd fd(openat(directory, path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::array<char, 4096> text{};
-  const ssize_t size = fd.valid() ? read(fd.get(), text.data(), text.size()) : 0;
-  return size <= 0 ? std::string() : std::string(text.data(), static_cast<size_t>(size));
 }
 
 std::string CensusMounts::Read(KernelAs kernel) {
@@ -198,13 +172,14 @@ std::string CensusMounts::ReadByEntering() {
   std::string failed = Enter(own_fd_, /*own=*/true, &entered);
   std::set<pid_t> unreadable;
   size_t threads = 0;
-  const bool listed = ForEachNumber(proc_, ".", [&](pid_t pid) {
-    ForEachNumber(proc_, std::to_string(pid) + "/task", [&](pid_t thread) {
-      const std::string link = std::to_string(pid) + "/task/" + std::to_string(thread) + "/ns/mnt";
-      const std::string name = ReadLinkAt(proc_, link);
+  const bool listed = host_.ForEachNumber("proc", [&](pid_t pid) {
+    const std::string threads_of = "proc/" + std::to_string(pid) + "/task";
+    host_.ForEachNumber(threads_of, [&](pid_t thread) {
+      const std::string link = threads_of + "/" + std::to_string(thread) + "/ns/mnt";
+      const std::string name = host_.Link(link);
       if (name.empty() && (errno == EACCES || errno == EPERM)) unreadable.insert(pid);
       if (!name.empty() && !entered.contains(NamespaceInode(name))) {
-        const UniqueFd fd(openat(proc_, link.c_str(), O_RDONLY | O_CLOEXEC));
+        const UniqueFd fd = host_.Open(link);
         if (fd.valid() && failed.empty()) failed = Enter(fd.get(), false, &entered);
       }
       return ++threads < kCensusThreads && failed.empty();
@@ -219,13 +194,13 @@ std::string CensusMounts::ReadByEntering() {
     namespaces_.push_back({});
     std::vector<size_t> ignored;
     // That it cannot be read, either, is the limit of what can be known of it.
-    [[maybe_unused]] const std::string unread =
-        ReadMountinfo(std::to_string(pid) + "/mountinfo", namespaces_.size() - 1, nullptr, &ignored);
+    [[maybe_unused]] const std::string unread = ReadMountinfo("proc/" + std::to_string(pid) + "/mountinfo",
+                                                              namespaces_.size() - 1, nullptr, &ignored);
   }
   // From here on the names are read in our own namespace. A process without the right to enter namespaces is
   // in it still.
   if (setns(own_fd_, CLONE_NEWNS) != 0 && failed.empty() &&
-      NamespaceInode(ReadLinkAt(proc_, "thread-self/ns/mnt")) != InodeOf(own_fd_)) {
+      NamespaceInode(host_.Link("proc/thread-self/ns/mnt")) != InodeOf(own_fd_)) {
     failed = Failed("return to its own mount namespace");
   }
   return failed;
@@ -256,7 +231,7 @@ std::string CensusMounts::Enter(int fd, bool own, std::set<uint64_t>* entered) {
   if (own) own_ = namespaces_.size();
   namespaces_.push_back({.id = 0, .inode = inode});
   std::vector<size_t> nsfs;
-  std::string failed = ReadMountinfo("thread-self/mountinfo", namespaces_.size() - 1, &unique, &nsfs);
+  std::string failed = ReadMountinfo("proc/thread-self/mountinfo", namespaces_.size() - 1, &unique, &nsfs);
   for (const size_t mount : nsfs) {
     if (!failed.empty()) break;
     const std::string target = Text(mount).target;
@@ -265,9 +240,9 @@ std::string CensusMounts::Enter(int fd, bool own, std::set<uint64_t>* entered) {
     // It may be mounted over; then another name of it has to do.
     if (setns(fd, CLONE_NEWNS) != 0 && !own) return Failed("enter a mount namespace");
     const UniqueFd place(open(target.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    if (!place.valid()) host_.NoteError();
     if (!place.valid() || InodeOf(place.get()) != kept) continue;
-    const std::string self = "thread-self/fd/" + std::to_string(place.get());
-    const UniqueFd inner(openat(proc_, self.c_str(), O_RDONLY | O_CLOEXEC));
+    const UniqueFd inner = host_.Open("proc/thread-self/fd/" + std::to_string(place.get()));
     if (inner.valid()) failed = Enter(inner.get(), false, entered);
   }
   return failed;
@@ -277,7 +252,7 @@ std::string CensusMounts::ReadMountinfo(const std::string& path, size_t mount_na
                                         const std::unordered_map<uint64_t, uint64_t>* unique,
                                         std::vector<size_t>* nsfs) {
   std::string failed;
-  const std::string text = ReadTextAt(proc_, path, &failed);
+  const std::string text = host_.Text(path, &failed);
   if (!failed.empty()) return failed;
   // A mount with an unknown unique id must not count as an old or a recorded one.
   constexpr uint64_t kUnknownId = uint64_t{1} << 63;

@@ -10,13 +10,8 @@
 // paths of nsfs mounts. No library but the standard one.
 #pragma once
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/syscall.h>
 #include <sys/types.h>
-#include <unistd.h>
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -29,8 +24,7 @@
 
 #include "base/mount_calls.h"
 #include "base/mountinfo_line.h"
-#include "base/number_text.h"
-#include "base/unique_fd.h"
+#include "mounts/census_host.h"
 #include "mounts/census_question.h"
 
 namespace berth {
@@ -70,8 +64,8 @@ struct ListedNamespace {
 
 class CensusMounts {
  public:
-  // Descriptors of /proc, and of our mount namespace: this process may be in another one by now.
-  CensusMounts(int proc, int own_namespace) : proc_(proc), own_fd_(own_namespace) {}
+  // `own_namespace`: a descriptor of our mount namespace. This process may be in another one by now.
+  CensusMounts(CensusHost& host, int own_namespace) : host_(host), own_fd_(own_namespace) {}
 
   // Reads all. Empty, or why some may be missing. Once.
   [[nodiscard]] std::string Read(KernelAs kernel);
@@ -116,7 +110,7 @@ class CensusMounts {
                                           std::vector<size_t>* nsfs);
   void Add(const ListedMount& mount);
 
-  int proc_;
+  CensusHost& host_;
   int own_fd_;
   KernelAs kernel_ = KernelAs::kThis;
   bool unique_ids_ = true;
@@ -136,34 +130,4 @@ class CensusMounts {
 
 // The number in a link such as "mnt:[4026531841]"; 0 for other texts.
 [[nodiscard]] uint64_t NamespaceInode(const std::string& link);
-// Empty with errno set where the link cannot be read.
-[[nodiscard]] std::string ReadLinkAt(int directory, const std::string& path);
-
-// What is in a file of /proc or /sys, up to 256 MiB; what was read before an error, which `failed` names.
-[[nodiscard]] std::string ReadTextAt(int directory, const std::string& path, std::string* failed = nullptr);
-
-// The first 4 KiB at most.
-[[nodiscard]] std::string ReadStartAt(int directory, const std::string& path);
-
-// Calls `each` for each number that is a name in the directory, until it returns false. False: it could not
-// be read.
-template <class Each>
-bool ForEachNumber(int directory, const std::string& path, const Each& each) {
-  const UniqueFd fd(openat(directory, path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid()) return false;
-  // One or two names at a time, as the kernel has them at that moment: a process that only forks and ends
-  // would be gone by the time that a longer list gets to it, and its child's number be passed already.
-  alignas(dirent64) std::array<char, 64> names{};
-  while (true) {
-    const long size = syscall(SYS_getdents64, fd.get(), names.data(), names.size());
-    if (size <= 0) return size == 0;
-    for (long at = 0; at < size;) {
-      const auto* const entry = reinterpret_cast<const dirent64*>(names.data() + at);
-      pid_t number = 0;
-      if (ParseNumber(std::string_view(entry->d_name), &number) && !each(number)) return true;
-      at += entry->d_reclen;
-    }
-  }
-}
-
 }  // namespace berth

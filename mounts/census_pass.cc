@@ -14,6 +14,7 @@
 
 #include "base/mountinfo_line.h"
 #include "base/unique_fd.h"
+#include "mounts/census_host.h"
 #include "mounts/census_mounts.h"
 #include "mounts/census_users.h"
 
@@ -48,8 +49,8 @@ class Writer {
 
 class Pass {
  public:
-  Pass(const CensusQuestion& question, const CensusUsers::Host& host, int own_namespace, Writer& writer)
-      : question_(question), host_(host), mounts_(host.proc, own_namespace), writer_(writer) {}
+  Pass(const CensusQuestion& question, CensusHost& host, int own_namespace, Writer& writer)
+      : question_(question), host_(host), mounts_(host, own_namespace), writer_(writer) {}
 
   // Empty, or why something may have been missed.
   std::string Take() {
@@ -63,7 +64,10 @@ class Pass {
     CensusUsers users(host_, question_, mounts_, std::move(kept_),
                       [this](const Hold& hold) { writer_.Report(hold); });
     incomplete = users.Look();
-    return incomplete.empty() ? mounts_.unknown() : incomplete;
+    for (const std::string& why : {incomplete, mounts_.unknown()}) {
+      if (!why.empty()) return why;
+    }
+    return host_.missed();
   }
 
  private:
@@ -192,13 +196,14 @@ class Pass {
       processes.emplace(mounts_.namespaces()[mount_namespace].inode, 0);
     }
     size_t left = processes.size();
-    ForEachNumber(host_.proc, ".", [&](pid_t pid) {
-      ForEachNumber(host_.proc, std::to_string(pid) + "/task", [&](pid_t thread) {
-        const std::string task = std::to_string(pid) + "/task/" + std::to_string(thread);
-        const auto wanted = processes.find(NamespaceInode(ReadLinkAt(host_.proc, task + "/ns/mnt")));
+    host_.ForEachNumber("proc", [&](pid_t pid) {
+      const std::string threads = "proc/" + std::to_string(pid) + "/task";
+      host_.ForEachNumber(threads, [&](pid_t thread) {
+        const std::string task = threads + "/" + std::to_string(thread);
+        const auto wanted = processes.find(NamespaceInode(host_.Link(task + "/ns/mnt")));
         if (wanted == processes.end() || wanted->second != 0) return left > 0;
         // Another census may be passing through.
-        if (ReadTextAt(host_.proc, task + "/comm").starts_with("berth-mount-hel")) return true;
+        if (host_.Text(task + "/comm").starts_with("berth-mount-hel")) return true;
         wanted->second = pid;
         return --left > 0;
       });
@@ -228,7 +233,7 @@ class Pass {
   }
 
   const CensusQuestion& question_;
-  CensusUsers::Host host_;
+  CensusHost& host_;
   CensusMounts mounts_;
   Writer& writer_;
   const std::set<uint64_t> recorded_{question_.recorded.begin(), question_.recorded.end()};
@@ -240,13 +245,8 @@ class Pass {
 }  // namespace
 
 void TakeCensus(const CensusQuestion& question, const CensusWriter& write) {
-  const auto open_directory = [](const char* path) {
-    return UniqueFd(open(path, O_PATH | O_DIRECTORY | O_CLOEXEC));
-  };
-  const UniqueFd proc = open_directory("/proc");
-  const UniqueFd sys = open_directory("/sys");
-  const UniqueFd dev = open_directory("/dev");
-  const UniqueFd own(openat(proc.get(), "self/ns/mnt", O_RDONLY | O_CLOEXEC));
+  CensusHost host;
+  const UniqueFd own = host.Open("proc/self/ns/mnt");
   if (!own.valid()) {
     write({.incomplete = "its own mount namespace could not be opened"});
     return;
@@ -259,7 +259,7 @@ void TakeCensus(const CensusQuestion& question, const CensusWriter& write) {
       needed = needed || (question.objects[i].users && !writer.Held(i));
     }
     if (!needed) break;
-    Pass taken(question, {.proc = proc.get(), .sys = sys.get(), .dev = dev.get()}, own.get(), writer);
+    Pass taken(question, host, own.get(), writer);
     incomplete = taken.Take();
   }
   write({.incomplete = incomplete});

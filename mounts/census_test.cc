@@ -842,6 +842,37 @@ TEST_P(CensusTest, AHelperThatDoesNotAnswerIsNotTakenForNoHolds) {
   EXPECT_THAT(failed.incomplete, HasSubstr("/nowhere/berth-mount-helper"));
 }
 
+// Whatever it is that cannot be opened for want of a descriptor.
+TEST_P(CensusTest, Fault29WithTooFewDescriptorsItDoesNotMissAHold) {
+  question_.kernel = GetParam();
+  const std::string script = NewTestDirectory() + "/helper";
+  const auto count_holds = [&](const Holder& holder) {
+    int complete = 0;
+    for (int limit = 3; limit < 30; ++limit) {
+      std::ofstream(script) << fmt::format("#!/bin/sh\nulimit -n {}; exec {} \"$@\"\n", limit,
+                                           BERTH_MOUNT_HELPER);
+      EXPECT_EQ(chmod(script.c_str(), 0700), 0);
+      MountHelper helper(script, scope_);
+      const CensusAnswer answer = RunOn(loop_, helper.TakeCensus(question_, Clock::now() + kTestLimit));
+      if (!answer.incomplete.empty()) continue;
+      ++complete;
+      EXPECT_THAT(answer.holds, Contains(Field(&Hold::pid, holder.pid()))) << limit;
+    }
+    return complete;
+  };
+  const Holder file([this] { return OpenAndKeep(file_); });
+  EXPECT_GT(count_holds(file), 0);
+  const Holder directory([this] { return chdir(target_.c_str()) == 0; });
+  EXPECT_GT(count_holds(directory), 0);
+  const Holder mapping([this] {
+    const int fd = open(file_.c_str(), O_RDONLY);
+    return mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, fd, 0) != MAP_FAILED && close(fd) == 0;
+  });
+  EXPECT_GT(count_holds(mapping), 0);
+  const Holder elsewhere([] { return Unshared(MS_PRIVATE); });
+  EXPECT_GT(count_holds(elsewhere), 0);
+}
+
 TEST_P(CensusTest, WhatIsNotDoneInTimeIsIncomplete) {
   EXPECT_THAT(RunOn(loop_, census_.Take(question_, Clock::now())).incomplete, HasSubstr("not done in time"));
 }

@@ -29,8 +29,6 @@
 namespace berth {
 namespace {
 
-constexpr int kHandleUniqueMountId = 0x1;  // Linux 6.12
-constexpr int kHandleNotToOpen = 0x200;    // Linux 6.5
 // How long all loop devices may take: what lies behind one may be a file system that does not answer.
 constexpr int kLoopMilliseconds = 1000;
 
@@ -42,36 +40,7 @@ void ForEachLine(std::string_view text, const Each& each) {
   }
 }
 
-// What the kernel has cached about the file behind a link in /proc.
-std::optional<struct statx> Cached(int proc, const std::string& link, bool unique_ids) {
-  struct statx info{};
-  const unsigned mask = STATX_TYPE | STATX_INO | STATX_MNT_ID | (unique_ids ? kStatxMountIdUnique : 0);
-  if (statx(proc, link.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, mask, &info) != 0) return std::nullopt;
-  return info;
-}
-
 dev_t DeviceOf(const struct statx& info) { return makedev(info.stx_dev_major, info.stx_dev_minor); }
-
-// What a link in /proc leads to. The kernel cannot say it of a file in a very deep directory.
-constexpr std::string_view kTooLong = "(a name that is too long)";
-std::string NameBehind(int proc, const std::string& link) {
-  std::string name = ReadLinkAt(proc, link);
-  if (name.empty() && errno == ENAMETOOLONG) name = kTooLong;
-  return name;
-}
-
-// The id of the mount on which a link's file lies.
-std::optional<uint64_t> MountIdAt(int proc, const std::string& link, bool unique_ids) {
-  file_handle handle{};
-  uint64_t id = 0;
-  const long result = !unique_ids ? -1
-                                  : syscall(SYS_name_to_handle_at, proc, link.c_str(), &handle, &id,
-                                            kHandleUniqueMountId | kHandleNotToOpen | AT_SYMLINK_FOLLOW);
-  if (result == 0 || (unique_ids && errno == EOVERFLOW)) return id;
-  if (unique_ids && (errno == ENOENT || errno == ESRCH || errno == EACCES)) return std::nullopt;
-  const auto info = Cached(proc, link, unique_ids);
-  return info.has_value() ? std::optional(uint64_t{info->stx_mnt_id}) : std::nullopt;
-}
 
 // The number after "mnt_id:" in fdinfo; 0 where it is missing.
 uint64_t MountInFdinfo(const std::string& text) {
@@ -199,8 +168,8 @@ struct Behind {
   bool named = false;  // `Loop::file` leads to it
 };
 
-Behind LookBehind(int dev, const Loop& loop) {
-  const UniqueFd fd(openat(dev, loop.name.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+Behind LookBehind(CensusHost& host, const Loop& loop) {
+  const UniqueFd fd = host.Open("dev/" + loop.name, O_RDONLY | O_NONBLOCK);
   loop_info64 info{};
   if (!fd.valid() || ioctl(fd.get(), LOOP_GET_STATUS64, &info) != 0) return {};
   struct stat found{};
@@ -211,23 +180,29 @@ Behind LookBehind(int dev, const Loop& loop) {
 
 // In a process of its own, since the file systems behind them may not answer: then it asks for the next one
 // in another, with half the patience.
-std::vector<Behind> LookBehind(int dev, const std::vector<Loop>& loops) {
+std::vector<Behind> LookBehind(CensusHost& host, const std::vector<Loop>& loops) {
   std::vector<Behind> answers;
   int patience = kLoopMilliseconds;
   while (answers.size() < loops.size()) {
     std::array<int, 2> ends{};
-    if (pipe2(ends.data(), O_CLOEXEC) != 0) break;
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) {
+      host.NoteError();
+      break;
+    }
     UniqueFd from(ends[0]);
     UniqueFd to(ends[1]);
     const pid_t child = fork();
     if (child == 0) {
       for (size_t i = answers.size(); i < loops.size(); ++i) {
-        const Behind behind = LookBehind(dev, loops[i]);
+        const Behind behind = LookBehind(host, loops[i]);
         if (write(to.get(), &behind, sizeof behind) != sizeof behind) _exit(1);
       }
       _exit(0);
     }
-    if (child < 0) break;
+    if (child < 0) {
+      host.NoteError();
+      break;
+    }
     to.Reset();
     pollfd readable{.fd = from.get(), .events = POLLIN, .revents = 0};
     Behind behind;
@@ -249,7 +224,7 @@ std::vector<Behind> LookBehind(int dev, const std::vector<Loop>& loops) {
 
 }  // namespace
 
-CensusUsers::CensusUsers(const Host& host, const CensusQuestion& question, CensusMounts& mounts,
+CensusUsers::CensusUsers(CensusHost& host, const CensusQuestion& question, CensusMounts& mounts,
                          std::unordered_map<size_t, std::vector<size_t>> kept, Reporter report)
     : host_(host),
       question_(question),
@@ -279,14 +254,14 @@ std::string CensusUsers::LookAtProcesses() {
   std::vector<std::pair<pid_t, pid_t>> single;
   std::vector<std::pair<pid_t, pid_t>> threaded;
   std::vector<std::pair<pid_t, pid_t>> waiting;
-  const bool listed = ForEachNumber(host_.proc, ".", [&](pid_t pid) {
+  const bool listed = host_.ForEachNumber("proc", [&](pid_t pid) {
     if (pid == getpid()) return true;
-    const std::string process = std::to_string(pid);
-    const ThreadState state = StateOf(ReadStartAt(host_.proc, process + "/stat"));
+    const std::string process = "proc/" + std::to_string(pid);
+    const ThreadState state = StateOf(host_.Start(process + "/stat"));
     if (state.of_kernel) return true;
     pid_t alive = state.ended ? 0 : pid;
     size_t count = 0;
-    ForEachNumber(host_.proc, process + "/task", [&](pid_t thread) {
+    host_.ForEachNumber(process + "/task", [&](pid_t thread) {
       const bool first = thread == pid;
       if (alive == 0 && !first) alive = thread;
       const std::string path = process + "/task/" + std::to_string(thread);
@@ -310,23 +285,23 @@ void CensusUsers::LookAtDirectories(pid_t pid, const std::string& thread) {
   if (file_systems_.empty()) return;
   for (const auto& [name, kind] :
        {std::pair("/cwd", HoldKind::kWorkingDirectory), std::pair("/root", HoldKind::kRootDirectory)}) {
-    const auto id = MountIdAt(host_.proc, thread + name, mounts_.unique_ids());
+    const auto id = host_.MountId(thread + name, mounts_.unique_ids());
     if (!id.has_value()) continue;
     const Found found = OnMount(mounts_.ById(*id), thread + name);
     if (found.objects.empty()) continue;
-    Report(found, {.kind = kind, .pid = pid, .where = NameBehind(host_.proc, thread + name)});
+    Report(found, {.kind = kind, .pid = pid, .where = host_.Name(thread + name)});
   }
 }
 
 void CensusUsers::LookAtDescriptors(pid_t pid, const std::string& thread) {
-  ForEachNumber(host_.proc, thread + "/fd", [&](int fd) {
+  host_.ForEachNumber(thread + "/fd", [&](int fd) {
     const std::string link = thread + "/fd/" + std::to_string(fd);
-    const std::string path = NameBehind(host_.proc, link);
-    if (!path.starts_with('/') && path != kTooLong) return true;  // a pipe, a socket
+    const std::string path = host_.Name(link);
+    if (!path.starts_with('/') && path != kNameTooLong) return true;  // a pipe, a socket
     const Hold open_file{.kind = HoldKind::kOpenFile, .pid = pid, .where = path};
     Report({.objects = ObjectsOfDevice(link)}, open_file);
     if (file_systems_.empty()) return true;
-    const uint64_t id = MountInFdinfo(ReadStartAt(host_.proc, thread + "/fdinfo/" + std::to_string(fd)));
+    const uint64_t id = MountInFdinfo(host_.Start(thread + "/fdinfo/" + std::to_string(fd)));
     if (id != 0) Report(OnMount(mounts_.ByOldId(id), link), open_file);
     return true;
   });
@@ -351,7 +326,7 @@ CensusUsers::Found CensusUsers::OnMount(std::optional<size_t> mount, const std::
 // directory of its file system it shows cannot be asked.
 std::vector<size_t> CensusUsers::ObjectsOfDetached(const std::string& link) {
   std::vector<size_t> objects;
-  const auto info = Cached(host_.proc, link, mounts_.unique_ids());
+  const auto info = host_.Cached(link, mounts_.unique_ids());
   if (!info.has_value()) return objects;
   const dev_t device = DeviceOf(*info);
   for (const size_t i : file_systems_) {
@@ -367,7 +342,7 @@ std::vector<size_t> CensusUsers::ObjectsOfDetached(const std::string& link) {
 std::vector<size_t> CensusUsers::ObjectsOfDevice(const std::string& link) {
   std::vector<size_t> objects;
   if (devices_.empty()) return objects;
-  const auto info = Cached(host_.proc, link, mounts_.unique_ids());
+  const auto info = host_.Cached(link, mounts_.unique_ids());
   if (!info.has_value() || !S_ISBLK(info->stx_mode)) return objects;
   const dev_t device = makedev(info->stx_rdev_major, info->stx_rdev_minor);
   for (const size_t i : devices_) {
@@ -377,8 +352,8 @@ std::vector<size_t> CensusUsers::ObjectsOfDevice(const std::string& link) {
 }
 
 void CensusUsers::LookAtMaps(pid_t pid, pid_t thread) {
-  const std::string path = std::to_string(thread) + "/maps";
-  const UniqueFd maps(openat(host_.proc, path.c_str(), O_RDONLY | O_CLOEXEC));
+  const std::string path = "proc/" + std::to_string(thread) + "/maps";
+  const UniqueFd maps = host_.Open(path);
   if (!maps.valid()) return;
   // Linux 6.11 gives what is mapped without its path, which costs the most.
   MappingQuery query{.flags = kNextFileMapping};
@@ -392,7 +367,7 @@ void CensusUsers::LookAtMaps(pid_t pid, pid_t thread) {
   }
   // ENOENT: that was the last, or it has ended.
   if (question_.kernel == KernelAs::kThis && (errno == ENOENT || errno == ESRCH)) return;
-  ForEachLine(ReadTextAt(host_.proc, path), [&](std::string_view line) {
+  ForEachLine(host_.Text(path), [&](std::string_view line) {
     if (const auto mapping = ParseMapping(line)) LookAtMapping(pid, thread, *mapping);
   });
 }
@@ -407,7 +382,7 @@ void CensusUsers::LookAtMapping(pid_t pid, pid_t thread, const Mapping& mapping)
   if (!of_file_system && !may_be_device) return;
   std::array<char, 64> range{};
   std::snprintf(range.data(), range.size(), "/map_files/%lx-%lx", mapping.from, mapping.to);
-  const std::string process = std::to_string(thread);
+  const std::string process = "proc/" + std::to_string(thread);
   const std::string link = process + range.data();
   Found found;
   if (may_be_device) {
@@ -415,14 +390,14 @@ void CensusUsers::LookAtMapping(pid_t pid, pid_t thread, const Mapping& mapping)
     if (found.objects.empty()) no_devices_.emplace(mapping.device, mapping.inode);
   }
   if (of_file_system) {
-    const auto id = MountIdAt(host_.proc, link, mounts_.unique_ids());
+    const auto id = host_.MountId(link, mounts_.unique_ids());
     const Found on = id.has_value() ? OnMount(mounts_.ById(*id), link) : ByPath(process, mapping);
     found.objects.insert(found.objects.end(), on.objects.begin(), on.objects.end());
     found.detached = on.detached;
   }
   if (found.objects.empty()) return;
   const std::string file = PathOf(process, link, mapping);
-  const bool program = ReadLinkAt(host_.proc, process + "/exe") == file;
+  const bool program = host_.Link(process + "/exe") == file;
   Report(found, {.kind = program ? HoldKind::kProgram : HoldKind::kMappedFile, .pid = pid, .where = file});
 }
 
@@ -441,9 +416,9 @@ CensusUsers::Found CensusUsers::ByPath(const std::string& process, const Mapping
 
 std::string CensusUsers::PathOf(const std::string& process, const std::string& link, const Mapping& mapping) {
   std::string file = mapping.path;
-  if (file.empty() && !link.empty()) file = NameBehind(host_.proc, link);
+  if (file.empty() && !link.empty()) file = host_.Name(link);
   if (!file.empty()) return file;
-  ForEachLine(ReadTextAt(host_.proc, process + "/maps"), [&](std::string_view line) {
+  ForEachLine(host_.Text(process + "/maps"), [&](std::string_view line) {
     const auto listed = ParseMapping(line);
     if (listed && listed->from == mapping.from) file = listed->path;
   });
@@ -480,7 +455,7 @@ void CensusUsers::LookAtOverlays() {
 
 void CensusUsers::LookAtSwap() {
   // "FILE TYPE SIZE USED PRIORITY"; the first line names the columns.
-  ForEachLine(ReadTextAt(host_.proc, "swaps"), [&](std::string_view line) {
+  ForEachLine(host_.Text("proc/swaps"), [&](std::string_view line) {
     if (!line.starts_with('/')) return;
     const std::string file = DecodeMountinfo(line.substr(0, line.find_first_of(" \t")));
     Report({.objects = ObjectsAt(mounts_.own(), file)}, {.kind = HoldKind::kSwap, .where = file});
@@ -489,13 +464,13 @@ void CensusUsers::LookAtSwap() {
 
 void CensusUsers::LookAtLoops() {
   std::vector<Loop> loops;
-  const DirectoryStream blocks(fdopendir(openat(host_.sys, "block", O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
+  const DirectoryStream blocks(fdopendir(host_.Open("sys/block", O_RDONLY | O_DIRECTORY).Release()));
   while (const dirent* const entry = blocks == nullptr ? nullptr : readdir(blocks.get())) {
     const std::string name(entry->d_name);
     if (!name.starts_with("loop")) continue;
-    const std::string backing_file = "block/" + name + "/loop/backing_file";
-    if (faccessat(host_.sys, backing_file.c_str(), F_OK, 0) != 0) continue;  // it has none
-    std::string file = ReadTextAt(host_.sys, backing_file);
+    const std::string backing_file = "sys/block/" + name + "/loop/backing_file";
+    if (!host_.Exists(backing_file)) continue;
+    std::string file = host_.Text(backing_file);
     if (file.ends_with('\n')) file.pop_back();
     loops.push_back({.name = name, .file = std::move(file)});
   }
@@ -505,7 +480,7 @@ void CensusUsers::LookAtLoops() {
   std::vector<Behind> behind(loops.size());
   if (!devices_.empty() || std::ranges::any_of(file_systems_, detached) ||
       std::ranges::any_of(loops, &std::string::empty, &Loop::file)) {
-    behind = LookBehind(host_.dev, loops);
+    behind = LookBehind(host_, loops);
   }
   for (size_t i = 0; i < loops.size(); ++i) {
     std::vector<size_t> objects = ObjectsAt(mounts_.own(), loops[i].file);

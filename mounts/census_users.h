@@ -21,6 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "mounts/census_host.h"
 #include "mounts/census_mounts.h"
 #include "mounts/census_question.h"
 
@@ -40,14 +41,8 @@ class CensusUsers {
     std::string path = {};  // empty: not asked for
   };
 
-  // `kept`: the mounts on which what processes have counts, and the objects for which it does. `proc`, `sys`,
-  // `dev`: descriptors of /proc, /sys and /dev.
-  struct Host {
-    int proc;
-    int sys;
-    int dev;
-  };
-  CensusUsers(const Host& host, const CensusQuestion& question, CensusMounts& mounts,
+  // `kept`: the mounts on which what processes have counts, and the objects for which it does.
+  CensusUsers(CensusHost& host, const CensusQuestion& question, CensusMounts& mounts,
               std::unordered_map<size_t, std::vector<size_t>> kept, Reporter report);
 
   // Reports what it finds. Empty, or why something may be missing.
@@ -80,7 +75,7 @@ class CensusUsers {
   // The objects with a volume that contains `path` of that namespace.
   [[nodiscard]] std::vector<size_t> ObjectsAt(size_t mount_namespace, const std::string& path);
 
-  Host host_;
+  CensusHost& host_;
   const CensusQuestion& question_;
   CensusMounts& mounts_;
   std::unordered_map<size_t, std::vector<size_t>> kept_;

@@ -63,7 +63,7 @@
 #include <string>
 
 #include "base/program_start.h"
-#include "mounts/census_mounts.h"
+#include "mounts/census_host.h"
 #include "mounts/census_pass.h"
 #include "mounts/census_question.h"
 #include "mounts/helper/operations.h"
@@ -166,7 +166,7 @@ int Probe(int argc, char** argv) {
 }
 
 int Census() {
-  const auto question = DecodeQuestion(ReadTextAt(AT_FDCWD, "/proc/self/fd/0"));
+  const auto question = DecodeQuestion(CensusHost().Text("proc/self/fd/0"));
   if (!question.has_value()) return Usage();
   TakeCensus(*question, [](const CensusAnswer& part) {
     // At once: what is found before a process hangs counts.

@@ -1,0 +1,83 @@
+// What the kernel tells of processes and devices in files: reads them beneath the root directory as it was
+// when this was made, since the process may enter other mount namespaces. Paths are relative to it:
+// "proc/1/stat".
+//
+// A process may end, or be hidden from us, while it is looked at: what cannot be read then is empty. What
+// cannot be read for want of descriptors or memory is remembered, so that nobody takes it for nothing.
+//
+// Owned by a pass of the census; one thread. No shared library.
+#pragma once
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/number_text.h"
+#include "base/unique_fd.h"
+
+namespace berth {
+
+// What CensusHost::Name gives for a name of more than 4,096 bytes: the kernel does not tell it.
+inline constexpr std::string_view kNameTooLong = "(a name that is too long)";
+
+class CensusHost {
+ public:
+  CensusHost() : root_(open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) {}
+
+  [[nodiscard]] UniqueFd Open(const std::string& path, int flags = O_RDONLY);
+  [[nodiscard]] bool Exists(const std::string& path);
+  // Where a link leads. Empty, with errno, where it cannot be read.
+  [[nodiscard]] std::string Link(const std::string& path);
+  // The same for people, of a file or directory that a process has.
+  [[nodiscard]] std::string Name(const std::string& path);
+  // What is in a file, up to 256 MiB; what was read before an error, which `failed` names.
+  [[nodiscard]] std::string Text(const std::string& path, std::string* failed = nullptr);
+  // The first 4 KiB at most.
+  [[nodiscard]] std::string Start(const std::string& path);
+  // What the kernel has cached about the file behind a link; its mount's id is the unique one, if asked for.
+  [[nodiscard]] std::optional<struct statx> Cached(const std::string& link, bool unique_id);
+  // The id of the mount on which it lies.
+  [[nodiscard]] std::optional<uint64_t> MountId(const std::string& link, bool unique_id);
+
+  // Calls `each` for each number that is a name in the directory, until it returns false. False: it could not
+  // be read.
+  template <class Each>
+  bool ForEachNumber(const std::string& path, const Each& each) {
+    const UniqueFd fd = Open(path, O_RDONLY | O_DIRECTORY);
+    if (!fd.valid()) return false;
+    // One or two names at a time, as the kernel has them at that moment: a process that only forks and ends
+    // would be gone by the time that a longer list gets to it, and its child's number be passed already.
+    alignas(dirent64) std::array<char, 64> names{};
+    while (true) {
+      const long size = syscall(SYS_getdents64, fd.get(), names.data(), names.size());
+      if (size < 0) NoteError();
+      if (size <= 0) return size == 0;
+      for (long at = 0; at < size;) {
+        const auto* const entry = reinterpret_cast<const dirent64*>(names.data() + at);
+        pid_t number = 0;
+        if (ParseNumber(std::string_view(entry->d_name), &number) && !each(number)) return true;
+        at += entry->d_reclen;
+      }
+    }
+  }
+
+  // After a call that failed: remembers errno, if it says that something was wanting.
+  void NoteError();
+  // Why something was not seen. Empty: nothing was wanting.
+  [[nodiscard]] const std::string& missed() const { return missed_; }
+
+ private:
+  UniqueFd root_;
+  std::string missed_;
+};
+
+}  // namespace berth
