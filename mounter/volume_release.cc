@@ -168,7 +168,6 @@ absl::StatusOr<CensusQuestion> VolumeRelease::Question(const VolumeRecord& recor
                                 .staged = staged,
                                 .before = record.earlier_mounts.below,
                                 .earlier = record.earlier_mounts.fingerprints,
-                                .detached = !record.detached_mounts.empty(),
                                 .users = !object.IsWholeDisk()});
     if (!staged) continue;
     // What a plugin has mounted for itself while it staged is its own, as long as the volume is staged.

@@ -347,4 +347,13 @@ std::optional<CensusMounts::Place> CensusMounts::Resolve(size_t mount_namespace,
   return Place{.mount = *best, .path = Join(Text(*best).root, *Beneath(path, Text(*best).target))};
 }
 
+std::set<std::string> CensusMounts::PathsTo(dev_t device, const std::string& path) {
+  std::set<std::string> paths;
+  for (const size_t mount : in_namespace_[own_]) {
+    if (mounts_[mount].device != device || Text(mount).target.empty()) continue;
+    if (const auto rest = Beneath(path, Text(mount).root)) paths.insert(Join(Text(mount).target, *rest));
+  }
+  return paths;
+}
+
 }  // namespace berth

@@ -98,6 +98,8 @@ class CensusMounts {
     std::string path;
   };
   [[nodiscard]] std::optional<Place> Resolve(size_t mount_namespace, const std::string& path);
+  // What a path of a file system may be called in our namespace. Other mounts may lie above it.
+  [[nodiscard]] std::set<std::string> PathsTo(dev_t device, const std::string& path);
 
  private:
   [[nodiscard]] std::string ReadFromKernel();

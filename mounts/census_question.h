@@ -54,8 +54,6 @@ struct CensusObject {
   // Kernels before 6.8 have no such ids. There, of the mounts in our namespace, those with these fingerprints
   // (MountFingerprint) are not.
   std::vector<uint64_t> earlier;
-  // A mount of it was detached: what is open on that has no name any more.
-  bool detached = false;
   // Looks at what processes have open or mapped, at overlays, swap and loop devices, too.
   bool users = false;
 

@@ -25,7 +25,6 @@ CensusQuestion Asked() {
                               .staged = true,
                               .before = 12,
                               .earlier = {~uint64_t{0}, 5},
-                              .detached = true,
                               .users = true});
   question.objects.push_back({.block_device = true, .device = makedev(259, 70000)});
   question.objects.push_back({.place = true, .device = makedev(0, 9), .root = "/x"});

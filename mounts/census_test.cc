@@ -603,11 +603,49 @@ TEST_P(CensusTest, Fault49ALoopDeviceOnAFileThatHasNoNameAnyMoreIsNamed) {
   const std::string ours = over(file_);
   ASSERT_EQ(umount2(target_.c_str(), MNT_DETACH), 0);
   question_.objects[0].staged = false;
-  question_.objects[0].detached = true;
   EXPECT_THAT(Holds(), ElementsAre(Field(&Hold::kind, HoldKind::kLoop)));
   ASSERT_TRUE(RunShell(fmt::format("losetup --detach $(cat {})", ours)));
   ExpectFree();
   ASSERT_TRUE(RunShell(fmt::format("losetup --detach $(cat {})", elsewhere)));
+}
+
+// A container that attaches a loop device to a file in a volume, and leaves it behind when it ends; and one
+// that has another directory of the same file system.
+TEST_P(CensusTest, Fault49ALoopDeviceOfAContainerIsNamedAsLongAsItIsThere) {
+  ShareDirectory();
+  const std::string elsewhere = NewTestDirectory();
+  const std::string name = elsewhere + "-loop";
+  const auto container_on = [&](const std::string& directory) {
+    return std::make_unique<Holder>([&, directory] {
+      return Unshared(MS_PRIVATE) && Bind(directory, elsewhere) &&
+             umount2(target_.c_str(), MNT_DETACH) == 0 && umount2(shared_.c_str(), MNT_DETACH) == 0 &&
+             RunShell(fmt::format("truncate -s 1M {0}/file && losetup --find --show {0}/file > {1}",
+                                  elsewhere, name));
+    });
+  };
+  const std::string detach = fmt::format("losetup --detach $(cat {})", name);
+  auto container = container_on(target_);
+  const auto loop = Field(&Hold::kind, HoldKind::kLoop);
+  EXPECT_THAT(Holds(), Contains(Is(container->pid(), HoldKind::kNamespace)));
+  container.reset();
+  ExpectSoon(ElementsAre(loop));
+  ASSERT_EQ(umount2(target_.c_str(), UMOUNT_NOFOLLOW), 0);
+  question_.objects[0].staged = false;
+  EXPECT_THAT(Holds(), ElementsAre(loop));
+  ASSERT_TRUE(RunShell(detach));
+  ExpectFree();
+  ASSERT_TRUE(Bind(shared_ + "/v1", target_));
+  container = container_on(shared_ + "/v2");
+  ASSERT_EQ(umount2(target_.c_str(), UMOUNT_NOFOLLOW), 0);
+  ExpectFree();
+  question_.objects[0].ours.clear();
+  // Left behind, too, while the other directory has a mount of its own.
+  const std::string other = NewTestDirectory();
+  ASSERT_TRUE(Bind(shared_ + "/v2", other));
+  container.reset();
+  ExpectFree();
+  ASSERT_EQ(umount2(other.c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_TRUE(RunShell(detach));
 }
 
 TEST_P(CensusTest, Fault49WhoHasABlockDeviceIsNamedWhateverItsName) {

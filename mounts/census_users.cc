@@ -156,26 +156,38 @@ std::vector<std::string> LayersOf(const std::string& options) {
 
 struct Loop {
   std::string name;  // "loop0"
-  std::string
-      file;  // as the kernel calls it: of a detached mount without what was before it; empty: too long
+  // What its file may be called in our namespace; first as the kernel calls it, which may be so in another
+  // one. Empty: too long.
+  std::vector<std::string> files;
 };
 
 // What is behind a loop device.
 struct Behind {
+  bool answered = false;
   uint64_t device = 0;   // the file system's
   uint64_t rdevice = 0;  // of a block device its number
-  bool answered = false;
-  bool named = false;  // `Loop::file` leads to it
+  size_t file = 0;       // which of Loop::files leads to it; as many as there are: none does
 };
+
+std::string Under(const std::string& directory, const std::string& file) {
+  return directory == "/" ? file : directory + file;
+}
+
+bool LeadsTo(std::string file, const loop_info64& info) {
+  struct stat found{};
+  if (stat(file.c_str(), &found) == 0) return found.st_dev == info.lo_device && found.st_ino == info.lo_inode;
+  if (!file.ends_with(" (deleted)")) return false;
+  file.resize(file.rfind('/') + 1);
+  return stat(file.c_str(), &found) == 0 && found.st_dev == info.lo_device;
+}
 
 Behind LookBehind(CensusHost& host, const Loop& loop) {
   const UniqueFd fd = host.Open("dev/" + loop.name, O_RDONLY | O_NONBLOCK);
   loop_info64 info{};
   if (!fd.valid() || ioctl(fd.get(), LOOP_GET_STATUS64, &info) != 0) return {};
-  struct stat found{};
-  const bool named = info.lo_rdevice == 0 && stat(loop.file.c_str(), &found) == 0 &&
-                     found.st_dev == info.lo_device && found.st_ino == info.lo_inode;
-  return {.device = info.lo_device, .rdevice = info.lo_rdevice, .answered = true, .named = named};
+  Behind behind{.answered = true, .device = info.lo_device, .rdevice = info.lo_rdevice};
+  while (behind.file < loop.files.size() && !LeadsTo(loop.files[behind.file], info)) ++behind.file;
+  return behind;
 }
 
 // In a process of its own, since the file systems behind them may not answer: then it asks for the next one
@@ -472,28 +484,41 @@ void CensusUsers::LookAtLoops() {
     if (!host_.Exists(backing_file)) continue;
     std::string file = host_.Text(backing_file);
     if (file.ends_with('\n')) file.pop_back();
-    loops.push_back({.name = name, .file = std::move(file)});
+    loops.push_back({.name = name, .files = {std::move(file)}});
   }
-  // A name says nothing about a block device, which may have nodes anywhere, nor about a file on a detached
-  // mount; and one that is too long is not told.
-  const auto detached = [this](size_t object) { return question_.objects[object].detached; };
-  std::vector<Behind> behind(loops.size());
-  if (!devices_.empty() || std::ranges::any_of(file_systems_, detached) ||
-      std::ranges::any_of(loops, &std::string::empty, &Loop::file)) {
-    behind = LookBehind(host_, loops);
+  const std::vector<Behind> behind = LookBehind(host_, loops);
+  const auto is_behind = [&](size_t loop, size_t object) {
+    return behind[loop].answered && behind[loop].device == question_.objects[object].inode_device;
+  };
+  // A name that does not lead there in our namespace is that of another one, or of a mount that is gone,
+  // which showed the object: then it leads there from the object's directory, if we see that.
+  std::vector<std::vector<size_t>> objects(loops.size());
+  for (const size_t object : file_systems_) {
+    std::vector<size_t> strange;
+    std::vector<Loop> inside;
+    for (size_t i = 0; i < loops.size(); ++i) {
+      if (!is_behind(i, object) || behind[i].file < loops[i].files.size()) continue;
+      const std::string& file = loops[i].files[0];
+      std::set<std::string> names;
+      if (!file.empty())
+        names =
+            mounts_.PathsTo(question_.objects[object].device, Under(question_.objects[object].root, file));
+      strange.push_back(i);
+      inside.push_back({.name = loops[i].name, .files = {names.begin(), names.end()}});
+    }
+    const std::vector<Behind> found = LookBehind(host_, inside);
+    for (size_t i = 0; i < strange.size(); ++i) {
+      const bool there = found[i].answered && found[i].file < inside[i].files.size();
+      if (there || inside[i].files.empty()) objects[strange[i]].push_back(object);
+    }
   }
   for (size_t i = 0; i < loops.size(); ++i) {
-    std::vector<size_t> objects = ObjectsAt(mounts_.own(), loops[i].file);
     for (const size_t object : devices_) {
       const bool there = behind[i].rdevice == question_.objects[object].device;
-      if (behind[i].answered && there) objects.push_back(object);
+      if (behind[i].answered && there) objects[i].push_back(object);
     }
-    for (const size_t object : file_systems_) {
-      const bool there = behind[i].device == question_.objects[object].inode_device;
-      const bool may_be_ours = (detached(object) || loops[i].file.empty()) && !behind[i].named;
-      if (behind[i].answered && there && may_be_ours) objects.push_back(object);
-    }
-    Report({.objects = std::move(objects)}, {.kind = HoldKind::kLoop, .where = loops[i].name});
+    for (const size_t object : ObjectsAt(mounts_.own(), loops[i].files[0])) objects[i].push_back(object);
+    Report({.objects = std::move(objects[i])}, {.kind = HoldKind::kLoop, .where = loops[i].name});
   }
 }
 

@@ -3,12 +3,14 @@
 //
 // A thread may have a table of descriptors of its own, and outlive its process's first thread: each is looked
 // at, unless it shares with the first. Not to be seen: a descriptor in flight on a socket, a file registered
-// with io_uring, and processes that the kernel does not let us read.
+// with io_uring or served by the kernel itself, layers of an overlay that were given by a symlink or relative
+// to a directory, and processes that the kernel does not let us read.
 //
 // Runs in berth-mount-helper. Asks no file system: a descriptor's mount is in fdinfo, a directory's comes
 // with its handle. Only on kernels before 6.12, of detached mounts, and of what may be a block device it asks
-// statx(2) for what the kernel has cached. Reading what a process has mapped waits for a process that changes
-// its mappings: those that wait in the kernel come last.
+// statx(2) for what the kernel has cached; what is behind loop devices is asked by processes that may hang.
+// Reading what a process has mapped waits for a process that changes its mappings: those that wait in the
+// kernel come last.
 #pragma once
 
 #include <sys/types.h>

@@ -188,6 +188,16 @@ const Way kWays[] = {
                       inner);
      }},
     {"a loop device on a file", true, LoopDevice},
+    {"a loop device that a container left behind", true,
+     [](const Place& place) {
+       const std::string name = place.scratch + "-loop";
+       const Holder container([&] {
+         return Unshared(MS_PRIVATE) && Bind(place.target, place.scratch) &&
+                RunShell(fmt::format("losetup --find --show {}/data > {}", place.scratch, name));
+       });
+       return Thing(std::filesystem::file_size(name) > 0,
+                    [name] { return RunShell(fmt::format("losetup --detach $(cat {})", name)); });
+     }},
     {"swap", true,
      [](const Place& place) -> std::unique_ptr<Grip> {
        const std::string file = place.data;
@@ -447,16 +457,21 @@ TEST_F(FaultLeaseHoldingTest, Fault47WhateverHasAVolumeOfALeaseThatRanOutItIsTol
   const unsigned seed = FromEnvironment("BERTH_HOLDER_SEED", 1);
   for (unsigned round = 0; round < rounds && !HasFailure(); ++round) {
     std::mt19937 random(seed + round);
+    std::vector<const Way*> ways;
+    while (ways.size() < kAtOnce) {
+      const Way& way = kWays[random() % std::size(kWays)];
+      if (way.file_system) ways.push_back(&way);
+    }
+    // A copy of the tree has all volumes that were published by then.
+    std::ranges::sort(ways, {}, [](const Way* way) { return way == &kWays[0]; });
     std::string drawn;
     std::vector<Held> all;
-    for (unsigned i = 0; i < kAtOnce; ++i) {
-      const Way* way = nullptr;
-      while (way == nullptr || !way->file_system) way = &kWays[random() % std::size(kWays)];
+    for (const Way* const way : ways) {
       drawn += fmt::format("{}{}", drawn.empty() ? "" : ", ", way->name);
-      Held& held =
-          all.emplace_back(Held{.volume = CreateVolume(fmt::format("v{}-{}", round, i)), .grip = nullptr});
-      const std::string target = PublishFromAfar(held.volume);
-      held.grip = way->take(PlaceAt(node_, Kind::kDirectory, target, neighbour));
+      const std::string volume = CreateVolume(fmt::format("v{}-{}", round, all.size()));
+      const std::string target = PublishFromAfar(volume);
+      all.push_back(
+          {.volume = volume, .grip = way->take(PlaceAt(node_, Kind::kDirectory, target, neighbour))});
     }
     SCOPED_TRACE(fmt::format("BERTH_HOLDER_SEED={}: {}", seed + round, drawn));
     GoAway();
