@@ -22,7 +22,8 @@ class DiskImage {
   [[nodiscard]] bool made() const { return made_; }
   // Through a loop device, which goes with its last mount.
   [[nodiscard]] bool Mount(const std::string& path, const std::string& options = "") const {
-    return Run(fmt::format("mount --no-mtab -o loop{} {} {}", options.empty() ? "" : "," + options, file_, path));
+    return Run(
+        fmt::format("mount --no-mtab -o loop{} {} {}", options.empty() ? "" : "," + options, file_, path));
   }
   [[nodiscard]] static bool Run(const std::string& command) { return std::system(command.c_str()) == 0; }
 
