@@ -1,5 +1,5 @@
-// Volumes with a file system of their own, of each kind that disks have here, that somebody has when they are
-// unpublished: held until the kernel has ended the file system (FAULTS rows 37 and 48).
+// Volumes on a disk of their own, with ext4, xfs or btrfs, that are in use when they are unpublished: held
+// until the kernel has ended the file system (FAULTS rows 37 and 48).
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -1,9 +1,9 @@
-// What the kernel tells of processes and devices in files: reads them beneath the root directory as it was
-// when this was made, since the process may enter other mount namespaces. Paths are relative to it:
-// "proc/1/stat".
+// Reads what the kernel says about processes and devices in /proc, /sys and /dev. Paths are relative to the
+// root directory as it was when this object was made ("proc/1/stat"): the process may enter other mount
+// namespaces since.
 //
-// A process may end, or be hidden from us, while it is looked at: what cannot be read then is empty. What
-// cannot be read for want of descriptors or memory is remembered, so that nobody takes it for nothing.
+// A process may end, or be hidden from us, while it is looked at: what cannot be read then is empty. If
+// something cannot be read for want of descriptors or memory, missed() says so.
 //
 // Owned by a pass of the census; one thread. No shared library.
 #pragma once
@@ -26,7 +26,7 @@
 
 namespace berth {
 
-// What CensusHost::Name gives for a name of more than 4,096 bytes: the kernel does not tell it.
+// CensusHost::Name's answer for a name of more than 4,096 bytes, which the kernel does not give.
 inline constexpr std::string_view kNameTooLong = "(a name that is too long)";
 
 class CensusHost {

@@ -333,7 +333,7 @@ bool CensusMounts::GoesWith(size_t mount, const std::set<Propagation>& unmounts)
   return false;
 }
 
-std::optional<CensusMounts::Place> CensusMounts::Resolve(size_t mount_namespace, const std::string& path) {
+std::optional<size_t> CensusMounts::MountAt(size_t mount_namespace, const std::string& path) {
   std::optional<size_t> best;
   for (const size_t mount : in_namespace_[mount_namespace]) {
     const std::string& target = Text(mount).target;
@@ -343,8 +343,7 @@ std::optional<CensusMounts::Place> CensusMounts::Resolve(size_t mount_namespace,
                         (target == Text(*best).target && mounts_[mount].parent == mounts_[*best].id);
     if (deeper) best = mount;
   }
-  if (!best.has_value()) return std::nullopt;
-  return Place{.mount = *best, .path = Join(Text(*best).root, *Beneath(path, Text(*best).target))};
+  return best;
 }
 
 std::set<std::string> CensusMounts::PathsTo(dev_t device, const std::string& path) {

@@ -92,12 +92,8 @@ class CensusMounts {
   // Whether one of these unmounts takes `mount` away, too.
   [[nodiscard]] bool GoesWith(size_t mount, const std::set<Propagation>& unmounts);
 
-  // Where `path`, as the root of that namespace shows it, lies: the mount, and the path in its file system.
-  struct Place {
-    size_t mount = 0;
-    std::string path;
-  };
-  [[nodiscard]] std::optional<Place> Resolve(size_t mount_namespace, const std::string& path);
+  // On which mount `path` lies, as the root of that namespace shows it.
+  [[nodiscard]] std::optional<size_t> MountAt(size_t mount_namespace, const std::string& path);
   // What a path of a file system may be called in our namespace. Other mounts may lie above it.
   [[nodiscard]] std::set<std::string> PathsTo(dev_t device, const std::string& path);
 

@@ -118,7 +118,7 @@ struct CensusAnswer {
 
 // A part of an answer.
 [[nodiscard]] std::string EncodeAnswer(const CensusAnswer& part);
-// All parts about `objects` objects; what comes after one that is none is not read, and the answer is
+// Reads the parts of an answer about `objects` objects. It ends at bytes that are no part; the answer is
 // incomplete then.
 [[nodiscard]] CensusAnswer DecodeAnswer(std::string_view bytes, size_t objects);
 

@@ -679,7 +679,7 @@ TEST_P(CensusTest, Fault49WhoHasABlockDeviceIsNamedWhateverItsName) {
   ASSERT_TRUE(RunShell("losetup --detach " + device));
 }
 
-// So deep a directory in `path` that no call takes or tells its name.
+// A directory in `path` with a name of more than 4,096 bytes.
 int OpenDeep(const std::string& path) {
   int at = open(path.c_str(), O_RDONLY | O_DIRECTORY);
   const std::string name(250, 'd');

@@ -442,12 +442,12 @@ std::string CensusUsers::PathOf(const std::string& process, const std::string& l
 std::vector<size_t> CensusUsers::ObjectsAt(size_t mount_namespace, const std::string& path) {
   std::vector<size_t> objects;
   if (!path.starts_with('/')) return objects;
-  const auto place = mounts_.Resolve(mount_namespace, path);
+  const auto mount = mounts_.MountAt(mount_namespace, path);
   for (const size_t i : file_systems_) {
     const CensusObject& object = question_.objects[i];
     bool inside = !object.directory.empty() && IsAtOrBeneath(path, object.directory);
-    if (!inside && place.has_value()) {
-      const auto kept = kept_.find(place->mount);
+    if (!inside && mount.has_value()) {
+      const auto kept = kept_.find(*mount);
       inside = kept != kept_.end() && std::ranges::find(kept->second, i) != kept->second.end();
     }
     if (inside) objects.push_back(i);
@@ -490,8 +490,8 @@ void CensusUsers::LookAtLoops() {
   const auto is_behind = [&](size_t loop, size_t object) {
     return behind[loop].answered && behind[loop].device == question_.objects[object].inode_device;
   };
-  // A name that does not lead there in our namespace is that of another one, or of a mount that is gone,
-  // which showed the object: then it leads there from the object's directory, if we see that.
+  // If the name does not lead to the file in our namespace, it is a name in another namespace, or beneath a
+  // mount that has gone. Such a mount showed the object's directory: there the name is tried.
   std::vector<std::vector<size_t>> objects(loops.size());
   for (const size_t object : file_systems_) {
     std::vector<size_t> strange;

@@ -23,9 +23,9 @@
 //       mounted (ustat(2)): prints "alive 1" or "alive 0". Waits while the kernel ends the file system, and
 //       while that keeps the block device DISK to itself: its last data is written in between. Where the
 //       kernel has no ustat(2), DISK alone says it.
-//   berth-mount-helper census
-//       looks for who has file systems and block devices, everywhere on the node: the question on standard
-//       input and the answer are those of mounts/census_question.h, mounts/census_pass.cc does the work
+//   berth-mount-helper census < QUESTION
+//       looks for who has file systems and block devices, everywhere on the node. Question and answer are
+//       bytes (mounts/census_question.h); mounts/census_pass.cc does the work
 //   berth-mount-helper exclusive DEVICE
 //       opens the block device, for reading, as its only exclusive user (O_EXCL): "errno 16" (EBUSY) where it
 //       is mounted, swap, or part of another device; "ok" also where it is gone or does not answer

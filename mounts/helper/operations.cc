@@ -19,7 +19,7 @@ int Usage() {
       "       berth-mount-helper permissions PATH [--owner UID] [--group GID] [--mode OCTAL]\n"
       "                                           [--label TEXT] [--recursive]\n"
       "       berth-mount-helper superblock MAJOR:MINOR [MAJOR:MINOR]\n"
-      "       berth-mount-helper census WORD...\n"
+      "       berth-mount-helper census < QUESTION\n"
       "       berth-mount-helper exclusive MAJOR:MINOR\n"
       "       berth-mount-helper mount-path PARENT SOURCE PATH LOCKS [--readonly] [--suid] [--dev]\n"
       "       berth-mount-helper unmount-path PATH LOCKS ID [--lazy] [SOURCE...]\n"
