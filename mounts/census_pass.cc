@@ -146,7 +146,9 @@ class Pass {
     // directory, the staging of a larger file system for instance, says nothing about that.
     std::set<std::string> roots{object.root};
     for (const size_t mount : candidates) {
-      if (!ours.contains(mounts_.mounts()[mount].id)) continue;
+      // An id that is reused may be another mount's once its own ones are gone.
+      const bool own = ours.contains(mounts_.mounts()[mount].id) && (mounts_.unique_ids() || object.staged);
+      if (!own) continue;
       const std::string& root = mounts_.Text(mount).root;
       if (!root.empty() && !IsAtOrBeneath(object.root, root)) roots.insert(root);
     }
