@@ -26,7 +26,7 @@ inline constexpr size_t kPastConsumers = 64;
 struct StagingMount {
   std::string path;       // beneath the staging path; empty: on it
   uint64_t mount_id = 0;  // 0: not known, or the plugin stages without one
-  // All mounts that there were by then.
+  // All mounts on the node when it had been staged.
   EarlierMounts others = {};
 };
 
@@ -46,7 +46,7 @@ struct VolumeRecord {
   StageState stage_state = StageState::kAbsent;
   bool stage_uncertain = false;
   std::string last_error;
-  // StagingMount, in the boot `boot_id`.
+  // The parts of a StagingMount, in the boot `boot_id`.
   uint64_t staging_mount_id = 0;
   std::string staging_mount_path;
   EarlierMounts staged_mounts;

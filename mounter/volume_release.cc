@@ -170,7 +170,8 @@ absl::StatusOr<CensusQuestion> VolumeRelease::Question(const VolumeRecord& recor
                                 .earlier = record.earlier_mounts.fingerprints,
                                 .users = !object.IsWholeDisk()});
     if (!staged) continue;
-    // What a plugin has mounted for itself while it staged is its own, as long as the volume is staged.
+    // What a plugin has mounted for itself while it staged is its own, as long as the volume is staged. Of a
+    // rebuilt record only the staging mount is known.
     CensusObject& asked = question.objects.back();
     asked.before =
         std::max({record.earlier_mounts.below, record.staged_mounts.below, record.staging_mount_id});

@@ -22,7 +22,6 @@
 #include <utility>
 
 #include "base/directory_stream.h"
-#include "base/mount_calls.h"
 #include "base/mountinfo_line.h"
 #include "base/unique_fd.h"
 
@@ -490,8 +489,9 @@ void CensusUsers::LookAtLoops() {
   const auto is_behind = [&](size_t loop, size_t object) {
     return behind[loop].answered && behind[loop].device == question_.objects[object].inode_device;
   };
-  // If the name does not lead to the file in our namespace, it is a name in another namespace, or beneath a
-  // mount that has gone. Such a mount showed the object's directory: there the name is tried.
+  // A name that does not lead to its file here belongs to another namespace, or to a mount that has gone. If
+  // that mount showed the object, the file has this name in the object's directory. The object is free of the
+  // device only if our namespace shows that directory and the file is not there.
   std::vector<std::vector<size_t>> objects(loops.size());
   for (const size_t object : file_systems_) {
     std::vector<size_t> strange;
@@ -499,17 +499,16 @@ void CensusUsers::LookAtLoops() {
     for (size_t i = 0; i < loops.size(); ++i) {
       if (!is_behind(i, object) || behind[i].file < loops[i].files.size()) continue;
       const std::string& file = loops[i].files[0];
+      const CensusObject& asked = question_.objects[object];
       std::set<std::string> names;
-      if (!file.empty())
-        names =
-            mounts_.PathsTo(question_.objects[object].device, Under(question_.objects[object].root, file));
+      if (!file.empty()) names = mounts_.PathsTo(asked.device, Under(asked.root, file));
       strange.push_back(i);
       inside.push_back({.name = loops[i].name, .files = {names.begin(), names.end()}});
     }
     const std::vector<Behind> found = LookBehind(host_, inside);
     for (size_t i = 0; i < strange.size(); ++i) {
-      const bool there = found[i].answered && found[i].file < inside[i].files.size();
-      if (there || inside[i].files.empty()) objects[strange[i]].push_back(object);
+      const bool tried = found[i].answered && !inside[i].files.empty();
+      if (!tried || found[i].file < inside[i].files.size()) objects[strange[i]].push_back(object);
     }
   }
   for (size_t i = 0; i < loops.size(); ++i) {

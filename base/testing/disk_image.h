@@ -25,6 +25,12 @@ class DiskImage {
     return Run(
         fmt::format("mount --no-mtab -o loop{} {} {}", options.empty() ? "" : "," + options, file_, path));
   }
+  // Whether this system has such file systems: the program that makes them, and the kernel's part.
+  [[nodiscard]] static bool Possible(const std::string& type) {
+    return Run(fmt::format(
+        "command -v mkfs.{0} >/dev/null && {{ grep -qw {0} /proc/filesystems || modprobe {0} 2>/dev/null; }}",
+        type));
+  }
   [[nodiscard]] static bool Run(const std::string& command) { return std::system(command.c_str()) == 0; }
 
  private:

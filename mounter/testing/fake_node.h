@@ -45,7 +45,7 @@ class FakeNode final : public ::csi::v1::Node::Service {
   void ClearFaults();
   // Mounts writable although read-only was asked for.
   void IgnoreReadonly(bool ignore);
-  // What it does besides while it stages: before it mounts at the staging path, and after that.
+  // NodeStageVolume calls `before`, mounts at the staging path, and calls `after`.
   void WhileStaging(std::function<void()> before, std::function<void()> after);
   // Stages without a mount, and publishes what lies at the staging path.
   void StageBare(bool bare);
