@@ -29,6 +29,15 @@ namespace berth {
 // CensusHost::Name's answer for a name of more than 4,096 bytes, which the kernel does not give.
 inline constexpr std::string_view kNameTooLong = "(a name that is too long)";
 
+// Calls `each` for each line that ends.
+template <class Each>
+void ForEachLine(std::string_view text, const Each& each) {
+  for (size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
+    each(text.substr(0, end));
+    text.remove_prefix(end + 1);
+  }
+}
+
 class CensusHost {
  public:
   CensusHost() : root_(open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) {}

@@ -240,8 +240,8 @@ class Pass {
   Writer& writer_;
   const std::set<uint64_t> recorded_{question_.recorded.begin(), question_.recorded.end()};
   std::unordered_map<dev_t, std::vector<size_t>> by_device_;
-  std::unordered_map<size_t, std::vector<size_t>> kept_;  // by mount: the objects
-  std::map<size_t, std::map<size_t, size_t>> holding_;    // by namespace and object: a mount
+  KeptMounts kept_;
+  std::map<size_t, std::map<size_t, size_t>> holding_;  // by namespace and object: a mount
 };
 
 }  // namespace

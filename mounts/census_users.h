@@ -1,29 +1,26 @@
 // What keeps a file system or a block device besides mounts: what the threads of all processes have open,
-// mapped, or for their working or root directory, layers of overlays, swap files, and loop devices.
+// mapped, or for their working or root directory; and what the kernel itself has (census_kernel_users.h).
 //
 // A thread may have a table of descriptors of its own, and outlive its process's first thread: each is looked
 // at, unless it shares with the first. Not to be seen: a descriptor in flight on a socket, a file registered
-// with io_uring or served by the kernel itself, layers of an overlay that were given by a symlink or relative
-// to a directory, and processes that the kernel does not let us read.
+// with io_uring, and processes that the kernel does not let us read.
 //
 // Runs in berth-mount-helper. Asks no file system: a descriptor's mount is in fdinfo, a directory's comes
 // with its handle. Only on kernels before 6.12, of detached mounts, and of what may be a block device it asks
-// statx(2) for what the kernel has cached; what is behind loop devices is asked by processes that may hang.
-// Reading what a process has mapped waits for a process that changes its mappings: those that wait in the
-// kernel come last.
+// statx(2) for what the kernel has cached. Reading what a process has mapped waits for a process that changes
+// its mappings: those that wait in the kernel come last.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "mounts/census_host.h"
+#include "mounts/census_kernel_users.h"
 #include "mounts/census_mounts.h"
 #include "mounts/census_question.h"
 
@@ -31,9 +28,6 @@ namespace berth {
 
 class CensusUsers {
  public:
-  // May be called again for the same hold.
-  using Reporter = std::function<void(const Hold& hold)>;
-
   // A part of a file that a process has mapped.
   struct Mapping {
     dev_t device = 0;  // as stat(2) shows it
@@ -43,9 +37,8 @@ class CensusUsers {
     std::string path = {};  // empty: not asked for
   };
 
-  // `kept`: the mounts on which what processes have counts, and the objects for which it does.
-  CensusUsers(CensusHost& host, const CensusQuestion& question, CensusMounts& mounts,
-              std::unordered_map<size_t, std::vector<size_t>> kept, Reporter report);
+  CensusUsers(CensusHost& host, const CensusQuestion& question, CensusMounts& mounts, KeptMounts kept,
+              HoldReporter report);
 
   // Reports what it finds. Empty, or why something may be missing.
   [[nodiscard]] std::string Look();
@@ -71,17 +64,12 @@ class CensusUsers {
                                    const Mapping& mapping);
   [[nodiscard]] std::vector<size_t> ObjectsOfDetached(const std::string& link);
   [[nodiscard]] std::vector<size_t> ObjectsOfDevice(const std::string& link);
-  void LookAtOverlays();
-  void LookAtSwap();
-  void LookAtLoops();
-  // The objects with a volume that contains `path` of that namespace.
-  [[nodiscard]] std::vector<size_t> ObjectsAt(size_t mount_namespace, const std::string& path);
 
   CensusHost& host_;
   const CensusQuestion& question_;
   CensusMounts& mounts_;
-  std::unordered_map<size_t, std::vector<size_t>> kept_;
-  Reporter report_;
+  KeptMounts kept_;
+  HoldReporter report_;
   std::set<uint64_t> recorded_;
   std::vector<size_t> file_systems_;  // the objects to look for, by kind
   std::vector<size_t> devices_;
