@@ -16,7 +16,7 @@ constexpr int kHandleNotToOpen = 0x200;    // Linux 6.5
 
 void CensusHost::NoteError() {
   if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != EAGAIN) return;
-  if (missed_.empty()) missed_ = std::string("not everything could be looked at: ") + std::strerror(errno);
+  Miss(std::string("not everything could be looked at: ") + std::strerror(errno));
 }
 
 UniqueFd CensusHost::Open(const std::string& path, int flags) {

@@ -81,6 +81,9 @@ class CensusHost {
 
   // After a call that failed: remembers errno, if it says that something was wanting.
   void NoteError();
+  void Miss(const std::string& why) {
+    if (missed_.empty()) missed_ = why;
+  }
   // Why something was not seen. Empty: nothing was wanting.
   [[nodiscard]] const std::string& missed() const { return missed_; }
 

@@ -1,15 +1,23 @@
 #include "mounts/census_kernel_users.h"
 
 #include <linux/loop.h>
+#include <linux/openat2.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <csignal>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -20,12 +28,19 @@
 namespace berth {
 namespace {
 
-// How long all loop devices may take: what lies behind one may be a file system that does not answer.
-constexpr int kLoopMilliseconds = 1000;
+// How long one question may take: what lies behind a name may be a file system that does not answer. After
+// each that took too long, half of it.
+constexpr int kPatienceMilliseconds = 1000;
 
-// The values of an overlay's options that name its layers, as they were given: "lowerdir=/a:/b,upperdir=/c".
-std::vector<std::string> LayersOf(const std::string& options) {
-  std::vector<std::string> layers;
+// A name that the kernel has of a file or directory, as somebody gave it.
+struct Layer {
+  std::string name;
+  bool written = false;  // what is behind it may be written to
+};
+
+// The layers that an overlay's options name: "lowerdir=/a:/b,upperdir=/c".
+std::vector<Layer> LayersOf(const std::string& options) {
+  std::vector<Layer> layers;
   std::string_view rest = options;
   while (!rest.empty()) {
     const std::string_view option = rest.substr(0, rest.find(','));
@@ -33,41 +48,32 @@ std::vector<std::string> LayersOf(const std::string& options) {
     const size_t equals = option.find('=');
     if (equals == std::string_view::npos) continue;
     const std::string_view key = option.substr(0, equals);
-    if (key != "upperdir" && key != "workdir" && !key.starts_with("lowerdir") &&
-        !key.starts_with("datadir")) {
-      continue;
-    }
+    const bool single = key == "upperdir" || key == "workdir" || key.ends_with('+');
+    if (!single && !key.starts_with("lowerdir") && !key.starts_with("datadir")) continue;
     // Colons separate layers; one that belongs to a path has a backslash before it.
-    std::string layer;
+    Layer layer{.written = key == "upperdir"};
     const std::string value = DecodeMountinfo(option.substr(equals + 1));
     for (size_t i = 0; i <= value.size(); ++i) {
-      if (i == value.size() ||
-          (value[i] == ':' && !key.ends_with('+') && key != "upperdir" && key != "workdir")) {
-        if (!layer.empty()) layers.push_back(std::exchange(layer, {}));
+      if (i == value.size() || (value[i] == ':' && !single)) {
+        if (!layer.name.empty()) layers.push_back(layer);
+        layer.name.clear();
       } else if (value[i] == '\\' && i + 1 < value.size()) {
-        layer += value[++i];
+        layer.name += value[++i];
       } else {
-        layer += value[i];
+        layer.name += value[i];
       }
     }
   }
   return layers;
 }
 
-struct Loop {
-  std::string name;  // "loop0"
-  // What its file may be called in our namespace; first as the kernel calls it, which may be so in another
-  // one. Empty: too long.
-  std::vector<std::string> files;
-};
-
-// What is behind a loop device.
-struct Behind {
-  bool answered = false;
-  uint64_t device = 0;   // the file system's
-  uint64_t rdevice = 0;  // of a block device its number
-  size_t file = 0;       // which of Loop::files leads to it; as many as there are: none does
-};
+// Adds each directory above `path`, if that is absolute.
+void AddAbove(std::string path, std::set<std::string>* directories) {
+  while (path.starts_with('/') && path.size() > 1) {
+    path.resize(std::max<size_t>(1, path.rfind('/')));
+    directories->insert(path);
+  }
+}
 
 std::string Under(const std::string& directory, const std::string& file) {
   return directory == "/" ? file : directory + file;
@@ -75,70 +81,75 @@ std::string Under(const std::string& directory, const std::string& file) {
 
 bool LeadsTo(std::string file, const loop_info64& info) {
   struct stat found{};
+  if (file.empty()) return false;
   if (stat(file.c_str(), &found) == 0) return found.st_dev == info.lo_device && found.st_ino == info.lo_inode;
   if (!file.ends_with(" (deleted)")) return false;
   file.resize(file.rfind('/') + 1);
   return stat(file.c_str(), &found) == 0 && found.st_dev == info.lo_device;
 }
 
-Behind LookBehind(CensusHost& host, const Loop& loop) {
-  const UniqueFd fd = host.Open("dev/" + loop.name, O_RDONLY | O_NONBLOCK);
-  loop_info64 info{};
-  if (!fd.valid() || ioctl(fd.get(), LOOP_GET_STATUS64, &info) != 0) return {};
-  Behind behind{.answered = true, .device = info.lo_device, .rdevice = info.lo_rdevice};
-  while (behind.file < loop.files.size() && !LeadsTo(loop.files[behind.file], info)) ++behind.file;
-  return behind;
+// A directory or file without a look at what it is. No name leads out of `root`.
+UniqueFd OpenIn(int root, const std::string& path, uint64_t flags = 0) {
+  open_how how{};
+  how.flags = O_PATH | O_CLOEXEC | flags;
+  how.resolve = RESOLVE_IN_ROOT;
+  return UniqueFd(static_cast<int>(syscall(SYS_openat2, root, path.c_str(), &how, sizeof how)));
 }
 
-// In a process of its own, since the file systems behind them may not answer: then it asks for the next one
-// in another, with half the patience.
-std::vector<Behind> LookBehind(CensusHost& host, const std::vector<Loop>& loops) {
-  std::vector<Behind> answers;
-  int patience = kLoopMilliseconds;
-  while (answers.size() < loops.size()) {
-    std::array<int, 2> ends{};
-    if (pipe2(ends.data(), O_CLOEXEC) != 0) {
-      host.NoteError();
-      break;
-    }
-    UniqueFd from(ends[0]);
-    UniqueFd to(ends[1]);
-    const pid_t child = fork();
-    if (child == 0) {
-      for (size_t i = answers.size(); i < loops.size(); ++i) {
-        const Behind behind = LookBehind(host, loops[i]);
-        if (write(to.get(), &behind, sizeof behind) != sizeof behind) _exit(1);
-      }
-      _exit(0);
-    }
-    if (child < 0) {
-      host.NoteError();
-      break;
-    }
-    to.Reset();
-    pollfd readable{.fd = from.get(), .events = POLLIN, .revents = 0};
-    Behind behind;
-    while (answers.size() < loops.size() && poll(&readable, 1, patience) == 1 &&
-           read(from.get(), &behind, sizeof behind) == sizeof behind) {
-      answers.push_back(behind);
-    }
-    const bool all = answers.size() == loops.size();
-    // One that hangs ends with its file system, and is init's then.
-    if (!all) kill(child, SIGKILL);
-    waitpid(child, nullptr, all ? 0 : WNOHANG);
-    if (all) break;
-    answers.push_back({});
-    patience = std::max(1, patience / 2);
+// Where a name leads that leads to nothing: its symlinks are followed as far as they are there.
+std::string WhereItLed(int root, std::string path) {
+  constexpr int kLinks = 40;  // as many as the kernel follows
+  size_t end = 0;
+  for (int links = 0; links < kLinks && end != std::string::npos;) {
+    end = path.find('/', end + 1);
+    const std::string part = path.substr(0, end);
+    const UniqueFd fd = OpenIn(root, part, O_NOFOLLOW);
+    if (!fd.valid()) break;
+    std::array<char, PATH_MAX> link{};
+    const ssize_t size = readlinkat(fd.get(), "", link.data(), link.size());
+    if (size <= 0) continue;  // it is none
+    const std::string rest = end == std::string::npos ? std::string() : path.substr(end);
+    const std::string directory = link[0] == '/' ? "/" : part.substr(0, part.rfind('/') + 1);
+    path = directory + std::string(link.data(), static_cast<size_t>(size)) + rest;
+    end = 0;
+    ++links;
   }
-  answers.resize(loops.size());
-  return answers;
+  return std::filesystem::path(path).lexically_normal();
+}
+
+// What a child says about a question: the objects that are held, as far as it knows.
+struct Reply {
+  bool done = false;
+  bool missed = false;  // for want of something
+  size_t objects = 0;   // so many follow, each a size_t
+};
+
+bool ReadAll(int fd, void* to, size_t size) {
+  for (size_t at = 0; at < size;) {
+    const ssize_t got = read(fd, static_cast<char*>(to) + at, size - at);
+    if (got <= 0) return false;
+    at += static_cast<size_t>(got);
+  }
+  return true;
 }
 
 }  // namespace
 
+struct CensusKernelUsers::Named {
+  Hold hold;
+  std::vector<Layer> layers;
+  std::vector<size_t> mounts;  // of an overlay
+};
+
+struct CensusKernelUsers::Loop {
+  std::string name;  // "loop0"
+  std::string file;  // as the kernel calls it, which may be so in another namespace. Empty: too long
+};
+
 CensusKernelUsers::CensusKernelUsers(CensusHost& host, const CensusQuestion& question, CensusMounts& mounts,
-                                     const KeptMounts& kept, const HoldReporter& report)
-    : host_(host), question_(question), mounts_(mounts), kept_(kept), report_(report) {
+                                     const KeptMounts& kept, const RootDirectories& roots,
+                                     const HoldReporter& report)
+    : host_(host), question_(question), mounts_(mounts), kept_(kept), roots_(roots), report_(report) {
   for (size_t i = 0; i < question.objects.size(); ++i) {
     if (!question.objects[i].users) continue;
     (question.objects[i].block_device ? devices_ : file_systems_).push_back(i);
@@ -146,8 +157,7 @@ CensusKernelUsers::CensusKernelUsers(CensusHost& host, const CensusQuestion& que
 }
 
 void CensusKernelUsers::Look() {
-  LookAtOverlays();
-  LookAtSwap();
+  LookAtNames();
   LookAtLoops();
 }
 
@@ -159,40 +169,228 @@ void CensusKernelUsers::Report(const std::vector<size_t>& objects, const Hold& h
   }
 }
 
-std::vector<size_t> CensusKernelUsers::ObjectsAt(size_t mount_namespace, const std::string& path) {
+// In a process of its own: if it hangs, the next question goes to another one.
+std::vector<std::vector<size_t>> CensusKernelUsers::AskEach(size_t count, const Question& ask) {
+  std::vector<std::vector<size_t>> answers(count);
+  int patience = kPatienceMilliseconds;
+  for (size_t next = 0; next < count; ++next, patience = std::max(1, patience / 2)) {
+    std::array<int, 2> ends{};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) {
+      host_.NoteError();
+      break;
+    }
+    UniqueFd from(ends[0]);
+    UniqueFd to(ends[1]);
+    const pid_t child = fork();
+    if (child == 0) {
+      const auto tell = [&](const std::vector<size_t>& objects, bool done) {
+        const Reply reply{.done = done,
+                          .missed = !host_.missed().empty() || !mounts_.unknown().empty(),
+                          .objects = objects.size()};
+        std::string bytes(reinterpret_cast<const char*>(&reply), sizeof reply);
+        bytes.append(reinterpret_cast<const char*>(objects.data()), objects.size() * sizeof objects[0]);
+        if (write(to.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) _exit(1);
+      };
+      for (size_t i = next; i < count; ++i) {
+        tell(ask(i, [&tell](const std::vector<size_t>& objects) { tell(objects, false); }), true);
+      }
+      _exit(0);
+    }
+    if (child < 0) {
+      host_.NoteError();
+      break;
+    }
+    to.Reset();
+    pollfd readable{.fd = from.get(), .events = POLLIN, .revents = 0};
+    Reply reply;
+    while (next < count && poll(&readable, 1, patience) == 1 && ReadAll(from.get(), &reply, sizeof reply)) {
+      answers[next].resize(reply.objects);
+      if (!ReadAll(from.get(), answers[next].data(), reply.objects * sizeof(size_t))) break;
+      if (reply.missed) host_.Miss("not everything could be looked at");
+      if (reply.done) ++next;
+    }
+    // One that hangs ends with its file system, and is init's then.
+    if (next < count) kill(child, SIGKILL);
+    waitpid(child, nullptr, next < count ? WNOHANG : 0);
+  }
+  return answers;
+}
+
+// --- overlays and swap files ---
+
+void CensusKernelUsers::LookAtNames() {
+  std::vector<Named> named;
+  std::map<dev_t, std::vector<size_t>> overlays;
+  for (size_t i = 0; i < mounts_.mounts().size(); ++i) {
+    if (mounts_.mounts()[i].overlay) overlays[mounts_.mounts()[i].device].push_back(i);
+  }
+  for (auto& [device, mounts] : overlays) {
+    // For people: where we see it, or else a process that does.
+    const auto here = std::ranges::find_if(
+        mounts, [this](size_t mount) { return mounts_.mounts()[mount].mount_namespace == mounts_.own(); });
+    const size_t shown = here == mounts.end() ? mounts[0] : *here;
+    const auto processes = roots_.find(mounts_.mounts()[shown].mount_namespace);
+    const bool process = here == mounts.end() && processes != roots_.end();
+    named.push_back({.hold = {.kind = HoldKind::kOverlay,
+                              .pid = process ? processes->second.begin()->second : 0,
+                              .where = mounts_.Text(shown).target},
+                     .layers = LayersOf(mounts_.Text(shown).options),
+                     .mounts = std::move(mounts)});
+    // First the one that matters most: another one may be on a file system that does not answer.
+    std::ranges::sort(named.back().layers, std::greater(), &Layer::written);
+  }
+  // "FILE TYPE SIZE USED PRIORITY"; the first line names the columns.
+  ForEachLine(host_.Text("proc/swaps"), [&](std::string_view line) {
+    if (!line.starts_with('/')) return;
+    const std::string file = DecodeMountinfo(line.substr(0, line.find_first_of(" \t")));
+    named.push_back({.hold = {.kind = HoldKind::kSwap, .where = file}, .layers = {{.name = file}}});
+  });
+  if (file_systems_.empty()) return;
+  const auto objects =
+      AskEach(named.size(), [&](size_t i, const Teller& tell) { return ObjectsOf(named[i], tell); });
+  for (size_t i = 0; i < named.size(); ++i) Report(objects[i], named[i].hold);
+}
+
+bool CensusKernelUsers::WasBefore(size_t object, const Named& named) const {
+  return mounts_.unique_ids() && std::ranges::any_of(named.mounts, [&](size_t mount) {
+           return mounts_.mounts()[mount].id < question_.objects[object].before;
+         });
+}
+
+// Those that an overlay with unknown layers may write to.
+std::vector<size_t> CensusKernelUsers::OlderThan(const Named& named) const {
   std::vector<size_t> objects;
-  if (!path.starts_with('/')) return objects;
-  const auto mount = mounts_.MountAt(mount_namespace, path);
+  if (named.mounts.empty() || !mounts_.unique_ids()) return objects;
+  std::ranges::copy_if(file_systems_, std::back_inserter(objects),
+                       [&](size_t object) { return !WasBefore(object, named); });
+  return objects;
+}
+
+std::vector<size_t> CensusKernelUsers::ObjectsOf(const Named& named, const Teller& tell) {
+  const std::vector<size_t> possible = OlderThan(named);
+  std::set<size_t> objects;
+  for (const Layer& layer : named.layers) {
+    std::vector<size_t> so_far = possible;
+    std::ranges::copy(objects, std::back_inserter(so_far));
+    tell(so_far);
+    Led led = Follow(named, layer.name);
+    if (!led.leads) led.objects = ObjectsWithEndOf(layer.name, named);
+    // It had another name, in a namespace that has gone, or before a directory was renamed.
+    if (!led.leads && led.objects.empty() && layer.written) led.objects = possible;
+    // What is called as something in the tree is in no other volume.
+    if (!led.leads) std::erase_if(led.objects, [&](size_t object) { return IsAnothers(object, layer.name); });
+    objects.insert(led.objects.begin(), led.objects.end());
+  }
+  return {objects.begin(), objects.end()};
+}
+
+CensusKernelUsers::Led CensusKernelUsers::Follow(const Named& named, const std::string& name) {
+  Led led;
+  const auto add = [&led](const std::vector<size_t>& more) {
+    led.objects.insert(led.objects.end(), more.begin(), more.end());
+  };
+  // From where it may have been given, by namespace.
+  std::map<size_t, std::set<std::string>> directories{{mounts_.own(), {"/"}}};
+  for (const size_t mount : named.mounts) directories[mounts_.mounts()[mount].mount_namespace] = {"/"};
+  if (!name.starts_with('/')) {
+    for (const size_t mount : named.mounts) {
+      AddAbove(mounts_.Text(mount).target, &directories[mounts_.mounts()[mount].mount_namespace]);
+    }
+    for (const size_t i : file_systems_) {
+      directories[mounts_.own()].merge(
+          mounts_.PathsTo(question_.objects[i].device, question_.objects[i].root));
+    }
+    for (auto& [mount_namespace, from] : directories) {
+      for (const Layer& other : named.layers) AddAbove(other.name, &from);
+    }
+  }
+  for (const auto& [mount_namespace, from] : directories) {
+    bool leads = false;
+    const std::vector<UniqueFd> roots = RootsOf(mount_namespace);
+    for (const UniqueFd& root : roots) {
+      for (const std::string& directory : from) {
+        const UniqueFd fd = OpenIn(root.get(), directory + "/" + name);
+        if (!fd.valid()) continue;
+        leads = true;
+        add(ObjectsAt(fd.get()));
+      }
+    }
+    // The volume's mount may lie beneath another one by now, or in a namespace without a process; or it has
+    // gone.
+    add(ObjectsAt(mount_namespace, name));
+    for (const UniqueFd& root : roots) {
+      if (!leads) add(ObjectsAt(mount_namespace, WhereItLed(root.get(), name)));
+    }
+    led.leads = led.leads || leads;
+  }
+  led.leads = led.leads || !led.objects.empty();
+  return led;
+}
+
+std::vector<UniqueFd> CensusKernelUsers::RootsOf(size_t mount_namespace) {
+  std::vector<UniqueFd> roots;
+  const auto processes = roots_.find(mount_namespace);
+  if (processes == roots_.end()) return roots;
+  for (const auto& [mount, pid] : processes->second) {
+    UniqueFd root = host_.Open("proc/" + std::to_string(pid) + "/root", O_PATH | O_DIRECTORY);
+    if (root.valid()) roots.push_back(std::move(root));
+  }
+  return roots;
+}
+
+std::vector<size_t> CensusKernelUsers::ObjectsAt(int fd) {
+  const std::string link = "proc/self/fd/" + std::to_string(fd);
+  const auto id = host_.MountId(link, mounts_.unique_ids());
+  const auto mount = id.has_value() ? mounts_.ById(*id) : std::nullopt;
+  return ObjectsOn(mount, host_.Link(link));
+}
+
+std::vector<size_t> CensusKernelUsers::ObjectsAt(size_t mount_namespace, const std::string& path) {
+  if (!path.starts_with('/')) return {};
+  return ObjectsOn(mounts_.MountAt(mount_namespace, path), path);
+}
+
+std::vector<size_t> CensusKernelUsers::ObjectsOn(std::optional<size_t> mount, const std::string& path) {
+  std::vector<size_t> objects;
+  const auto kept = mount.has_value() ? kept_.find(*mount) : kept_.end();
   for (const size_t i : file_systems_) {
     const CensusObject& object = question_.objects[i];
-    bool inside = !object.directory.empty() && IsAtOrBeneath(path, object.directory);
-    if (!inside && mount.has_value()) {
-      const auto kept = kept_.find(*mount);
-      inside = kept != kept_.end() && std::ranges::find(kept->second, i) != kept->second.end();
-    }
+    const bool inside =
+        (!object.directory.empty() && IsAtOrBeneath(path, object.directory)) ||
+        (kept != kept_.end() && std::ranges::find(kept->second, i) != kept->second.end()) ||
+        (mount.has_value() && object.source.empty() && mounts_.mounts()[*mount].device == object.device &&
+         mounts_.Text(*mount).fs_type == object.fs_type &&
+         IsAtOrBeneath(mounts_.InFileSystem(*mount, path), object.root));
     if (inside) objects.push_back(i);
   }
   return objects;
 }
 
-void CensusKernelUsers::LookAtOverlays() {
-  for (size_t i = 0; i < mounts_.mounts().size(); ++i) {
-    if (!mounts_.mounts()[i].overlay) continue;
-    const Hold overlay{.kind = HoldKind::kOverlay, .where = mounts_.Text(i).target};
-    for (const std::string& layer : LayersOf(mounts_.Text(i).options)) {
-      Report(ObjectsAt(mounts_.mounts()[i].mount_namespace, layer), overlay);
-    }
-  }
+bool CensusKernelUsers::IsAnothers(size_t object, const std::string& path) const {
+  const std::string& directory = question_.objects[object].directory;
+  const std::string tree = directory.substr(0, directory.rfind('/'));
+  return !tree.empty() && IsAtOrBeneath(path, tree) && !IsAtOrBeneath(path, directory);
 }
 
-void CensusKernelUsers::LookAtSwap() {
-  // "FILE TYPE SIZE USED PRIORITY"; the first line names the columns.
-  ForEachLine(host_.Text("proc/swaps"), [&](std::string_view line) {
-    if (!line.starts_with('/')) return;
-    const std::string file = DecodeMountinfo(line.substr(0, line.find_first_of(" \t")));
-    Report(ObjectsAt(mounts_.own(), file), {.kind = HoldKind::kSwap, .where = file});
-  });
+std::vector<size_t> CensusKernelUsers::ObjectsWithEndOf(const std::string& name, const Named& named) {
+  std::vector<size_t> objects;
+  for (const size_t i : file_systems_) {
+    const CensusObject& object = question_.objects[i];
+    if (WasBefore(i, named)) continue;
+    bool found = false;
+    std::string end = name.starts_with('/') ? name : "/" + name;
+    for (size_t at = 0; at != std::string::npos && !found; at = end.find('/', 1)) {
+      end.erase(0, at);
+      const auto paths = mounts_.PathsTo(object.device, Under(object.root, end));
+      found = end.size() > 1 &&
+              std::ranges::any_of(paths, [this](const std::string& path) { return host_.Exists(path); });
+    }
+    if (found) objects.push_back(i);
+  }
+  return objects;
 }
+
+// --- loop devices ---
 
 void CensusKernelUsers::LookAtLoops() {
   std::vector<Loop> loops;
@@ -204,42 +402,45 @@ void CensusKernelUsers::LookAtLoops() {
     if (!host_.Exists(backing_file)) continue;
     std::string file = host_.Text(backing_file);
     if (file.ends_with('\n')) file.pop_back();
-    loops.push_back({.name = name, .files = {std::move(file)}});
+    loops.push_back({.name = name, .file = std::move(file)});
   }
-  const std::vector<Behind> behind = LookBehind(host_, loops);
-  const auto is_behind = [&](size_t loop, size_t object) {
-    return behind[loop].answered && behind[loop].device == question_.objects[object].inode_device;
-  };
-  // A name that does not lead to its file here belongs to another namespace, or to a mount that has gone. If
-  // that mount showed the object, the file has this name in the object's directory. The object is free of the
-  // device only if our namespace shows that directory and the file is not there.
-  std::vector<std::vector<size_t>> objects(loops.size());
-  for (const size_t object : file_systems_) {
-    std::vector<size_t> strange;
-    std::vector<Loop> inside;
-    for (size_t i = 0; i < loops.size(); ++i) {
-      if (!is_behind(i, object) || behind[i].file < loops[i].files.size()) continue;
-      const std::string& file = loops[i].files[0];
-      const CensusObject& asked = question_.objects[object];
-      std::set<std::string> names;
-      if (!file.empty()) names = mounts_.PathsTo(asked.device, Under(asked.root, file));
-      strange.push_back(i);
-      inside.push_back({.name = loops[i].name, .files = {names.begin(), names.end()}});
-    }
-    const std::vector<Behind> found = LookBehind(host_, inside);
-    for (size_t i = 0; i < strange.size(); ++i) {
-      const bool tried = found[i].answered && !inside[i].files.empty();
-      if (!tried || found[i].file < inside[i].files.size()) objects[strange[i]].push_back(object);
-    }
-  }
+  auto objects =
+      AskEach(loops.size(), [&](size_t i, const Teller& tell) { return ObjectsOf(loops[i], tell); });
   for (size_t i = 0; i < loops.size(); ++i) {
-    for (const size_t object : devices_) {
-      const bool there = behind[i].rdevice == question_.objects[object].device;
-      if (behind[i].answered && there) objects[i].push_back(object);
-    }
-    for (const size_t object : ObjectsAt(mounts_.own(), loops[i].files[0])) objects[i].push_back(object);
+    std::ranges::copy(ObjectsAt(mounts_.own(), loops[i].file), std::back_inserter(objects[i]));
     Report(objects[i], {.kind = HoldKind::kLoop, .where = loops[i].name});
   }
+}
+
+std::vector<size_t> CensusKernelUsers::ObjectsOf(const Loop& loop, const Teller& tell) {
+  std::vector<size_t> objects;
+  // Where the file system does not answer, the kernel does not say which one it is: one without a disk.
+  std::ranges::copy_if(file_systems_, std::back_inserter(objects),
+                       [&](size_t i) { return major(question_.objects[i].device) == 0; });
+  tell(objects);
+  objects.clear();
+  const UniqueFd fd = host_.Open("dev/" + loop.name, O_RDONLY | O_NONBLOCK);
+  loop_info64 info{};
+  if (!fd.valid() || ioctl(fd.get(), LOOP_GET_STATUS64, &info) != 0) return objects;
+  const auto is_of = [&](size_t i) { return question_.objects[i].inode_device == info.lo_device; };
+  std::ranges::copy_if(devices_, std::back_inserter(objects),
+                       [&](size_t i) { return question_.objects[i].device == info.lo_rdevice; });
+  std::ranges::copy_if(file_systems_, std::back_inserter(objects), is_of);
+  tell(objects);
+  // A name that leads to the file tells where it is.
+  const bool here = LeadsTo(loop.file, info);
+  // One that does not belongs to another namespace, or to a mount that has gone. If that mount showed the
+  // object, the file has this name in the object's directory. The object is free of the device only if our
+  // namespace shows that directory and the file is not there.
+  std::erase_if(objects, [&](size_t i) {
+    const CensusObject& object = question_.objects[i];
+    if (object.block_device || here) return !object.block_device;
+    std::set<std::string> names;
+    if (!loop.file.empty()) names = mounts_.PathsTo(object.device, Under(object.root, loop.file));
+    return !names.empty() &&
+           std::ranges::none_of(names, [&](const std::string& name) { return LeadsTo(name, info); });
+  });
+  return objects;
 }
 
 }  // namespace berth

@@ -1,19 +1,31 @@
 // What the kernel itself has of a file system or a block device: layers of overlays, swap files, and loop
 // devices.
 //
-// Not to be seen: a file that the kernel serves, and layers of an overlay that were given by a symlink or
-// relative to a directory.
+// Of an overlay and a swap file the kernel tells the name as somebody gave it, or as it was at that time. It
+// is followed in our mount namespace and in those that have the overlay, as their processes see them; from
+// each directory above the overlay, if it is relative. If it leads nowhere, a mount has gone since: the last
+// parts of the name are looked for in the volume then. An overlay whose upper directory is not found at all
+// counts for every volume that is older, since it may write to it (not before Linux 6.8, where it is not
+// known which one is older).
 //
-// Part of a pass of the census, in berth-mount-helper. What is behind loop devices is asked by processes that
-// may hang. No shared library.
+// Not to be seen: a file that the kernel serves, lower layers and swap files that lie in a part of a volume
+// and have no name any more that leads there, or another one.
+//
+// Part of a pass of the census, in berth-mount-helper. A file system may not answer, so this is asked in
+// processes that may hang; one question takes a second at most. No shared library.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstddef>
 #include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "mounts/census_host.h"
 #include "mounts/census_mounts.h"
 #include "mounts/census_question.h"
@@ -25,26 +37,58 @@ using KeptMounts = std::unordered_map<size_t, std::vector<size_t>>;
 // May be called again for the same hold.
 using HoldReporter = std::function<void(const Hold& hold)>;
 
+// By mount namespace and the mount on which they lie: a process that has it.
+using RootDirectories = std::map<size_t, std::map<size_t, pid_t>>;
+
 class CensusKernelUsers {
  public:
   CensusKernelUsers(CensusHost& host, const CensusQuestion& question, CensusMounts& mounts,
-                    const KeptMounts& kept, const HoldReporter& report);
+                    const KeptMounts& kept, const RootDirectories& roots, const HoldReporter& report);
 
   // Reports what it finds.
   void Look();
 
  private:
-  void LookAtOverlays();
-  void LookAtSwap();
+  struct Named;
+  struct Loop;
+  // What is known so far. It counts, if no other answer follows.
+  using Teller = std::function<void(const std::vector<size_t>& objects)>;
+  using Question = std::function<std::vector<size_t>(size_t index, const Teller& tell)>;
+
+  void LookAtNames();
   void LookAtLoops();
   void Report(const std::vector<size_t>& objects, const Hold& hold);
-  // The objects with a volume that contains `path` of that namespace.
+  // For each index below `count` the objects that are held.
+  [[nodiscard]] std::vector<std::vector<size_t>> AskEach(size_t count, const Question& ask);
+
+  [[nodiscard]] std::vector<size_t> ObjectsOf(const Named& named, const Teller& tell);
+  [[nodiscard]] std::vector<size_t> ObjectsOf(const Loop& loop, const Teller& tell);
+  // Whether an overlay was mounted before the object's volume was there; false: it is not known.
+  [[nodiscard]] bool WasBefore(size_t object, const Named& named) const;
+  [[nodiscard]] std::vector<size_t> OlderThan(const Named& named) const;
+  // Where a name leads; false: nowhere that is known.
+  struct Led {
+    std::vector<size_t> objects;
+    bool leads = false;
+  };
+  [[nodiscard]] Led Follow(const Named& named, const std::string& name);
+  [[nodiscard]] std::vector<UniqueFd> RootsOf(size_t mount_namespace);
+
+  // The objects with a volume that contains what is open, or `path` of a namespace, or of the namespace of a
+  // mount on which it lies.
+  [[nodiscard]] std::vector<size_t> ObjectsAt(int fd);
   [[nodiscard]] std::vector<size_t> ObjectsAt(size_t mount_namespace, const std::string& path);
+  [[nodiscard]] std::vector<size_t> ObjectsOn(std::optional<size_t> mount, const std::string& path);
+  // Those in whose directory something is called as the name, or as the last parts of it.
+  [[nodiscard]] std::vector<size_t> ObjectsWithEndOf(const std::string& name, const Named& named);
+  // Whether `path` names another volume of the tree.
+  [[nodiscard]] bool IsAnothers(size_t object, const std::string& path) const;
 
   CensusHost& host_;
   const CensusQuestion& question_;
   CensusMounts& mounts_;
   const KeptMounts& kept_;
+  const RootDirectories& roots_;
   const HoldReporter& report_;
   std::vector<size_t> file_systems_;  // the objects to look for, by kind
   std::vector<size_t> devices_;

@@ -305,8 +305,12 @@ std::optional<size_t> CensusMounts::ByOldId(uint64_t id) const {
 std::string CensusMounts::DirectoryOf(size_t mount) {
   const auto parent = ById(mounts_[mount].parent);
   if (!parent.has_value()) return {};
-  const auto rest = Beneath(Text(mount).target, Text(*parent).target);
-  return rest.has_value() ? Join(Text(*parent).root, *rest) : std::string();
+  return InFileSystem(*parent, Text(mount).target);
+}
+
+std::string CensusMounts::InFileSystem(size_t mount, const std::string& path) {
+  const auto rest = Beneath(path, Text(mount).target);
+  return rest.has_value() ? Join(Text(mount).root, *rest) : std::string();
 }
 
 std::optional<CensusMounts::Propagation> CensusMounts::UnmountOf(size_t mount) {

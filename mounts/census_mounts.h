@@ -85,6 +85,9 @@ class CensusMounts {
   // On which directory a mount lies, as a path in the file system beneath it. Empty: not known.
   [[nodiscard]] std::string DirectoryOf(size_t mount);
 
+  // What a path of a mount's namespace, which lies on it, is called in its file system. Empty: not known.
+  [[nodiscard]] std::string InFileSystem(size_t mount, const std::string& path);
+
   // An unmount reaches other namespaces by propagation: what lies on a member or a follower of this peer
   // group, at this directory of its file system, goes with it. Unset: it reaches none.
   using Propagation = std::pair<uint64_t, std::string>;

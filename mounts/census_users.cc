@@ -122,7 +122,6 @@ CensusUsers::CensusUsers(CensusHost& host, const CensusQuestion& question, Censu
 
 std::string CensusUsers::Look() {
   if (file_systems_.empty() && devices_.empty()) return {};
-  CensusKernelUsers(host_, question_, mounts_, kept_, report_).Look();
   return LookAtProcesses();
 }
 
@@ -155,6 +154,7 @@ std::string CensusUsers::LookAtProcesses() {
   });
   if (!listed) return "the processes could not be listed";
   if (threads >= kCensusThreads) return "there are more threads than are looked at";
+  CensusKernelUsers(host_, question_, mounts_, kept_, roots_, report_).Look();
   for (const auto& processes : {single, threaded, waiting}) {
     for (const auto& [pid, thread] : processes) LookAtMaps(pid, thread);
   }
@@ -167,7 +167,10 @@ void CensusUsers::LookAtDirectories(pid_t pid, const std::string& thread) {
        {std::pair("/cwd", HoldKind::kWorkingDirectory), std::pair("/root", HoldKind::kRootDirectory)}) {
     const auto id = host_.MountId(thread + name, mounts_.unique_ids());
     if (!id.has_value()) continue;
-    const Found found = OnMount(mounts_.ById(*id), thread + name);
+    const auto mount = mounts_.ById(*id);
+    if (kind == HoldKind::kRootDirectory && mount.has_value())
+      roots_[mounts_.mounts()[*mount].mount_namespace].emplace(*mount, pid);
+    const Found found = OnMount(mount, thread + name);
     if (found.objects.empty()) continue;
     Report(found, {.kind = kind, .pid = pid, .where = host_.Name(thread + name)});
   }

@@ -179,6 +179,14 @@ const Way kWays[] = {
        const bool made = mount("overlay", place.scratch.c_str(), "overlay", 0, layers.c_str()) == 0;
        return Mounted(made, place.scratch);
      }},
+    {"an overlay by a symlink", true,
+     [](const Place& place) {
+       const std::string link = place.scratch + "-link";
+       const std::string layers = fmt::format("lowerdir={}:{}", link, place.scratch);
+       const bool made = symlink(place.target.c_str(), link.c_str()) == 0 &&
+                         mount("overlay", place.scratch.c_str(), "overlay", 0, layers.c_str()) == 0;
+       return Mounted(made, place.scratch);
+     }},
     {"a bind elsewhere", true,
      [](const Place& place) { return Mounted(Bind(place.target, place.scratch), place.scratch); }},
     {"a bind in another volume's target", true,

@@ -7,7 +7,7 @@ built=$(grep -aoE '/[[:print:]]+/bin/berth-mount-helper' "$test_program" | head 
 installed=$(command -v berthctl)
 mkdir -p "${built%/*}"
 [[ -e $built ]] || ln -s "${installed%/bin/*}/libexec/berth/berth-mount-helper" "$built"
-mount_test --gtest_brief=1 --gtest_filter='*CensusTest*:*Fault47*:*MountWatchTest*'
+mount_test --gtest_brief=1 --gtest_filter='*Census*Test*:*Fault47*:*MountWatchTest*'
 # Not that one: a tmpfs in the place of another one may have its numbers, so that nothing distinguishes them.
 readonly ALIKE='*AMountInPlaceOfTheStagingIsNotTakenForIt'
 mounter_test --gtest_brief=1 --gtest_filter='*Holders*:*MounterRelease*:*MounterPath*:*MounterReconcile*:*MounterStaging*:*Names*'"-$ALIKE"

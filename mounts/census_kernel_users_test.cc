@@ -1,0 +1,494 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/loop.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/swap.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <list>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/testing/holder.h"
+#include "base/testing/run_on.h"
+#include "base/testing/test_area.h"
+#include "base/unique_fd.h"
+#include "mounts/testing/census_base.h"
+#include "mounts/testing/fuse_server.h"
+
+namespace berth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
+
+class CensusKernelUsersTest : public CensusTestBase {
+ protected:
+  // As ShareDirectory, of a disk.
+  void ShareDisk() {
+    ASSERT_EQ(umount2(target_.c_str(), UMOUNT_NOFOLLOW), 0);
+    ASSERT_TRUE(RunShell(
+        fmt::format("truncate -s 32M {0} && mkfs.ext4 -q {0} && mount -o loop {0} {1} && mkdir {1}/v1 {1}/v2",
+                    NewTestDirectory() + "/image", shared_)));
+    ASSERT_TRUE(Bind(shared_ + "/v1", target_));
+    question_.objects = {ObjectAt(target_)};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Kernels, CensusKernelUsersTest,
+                         ::testing::Values(KernelAs::kThis, KernelAs::kBefore6_12, KernelAs::kBefore6_8),
+                         KernelName);
+
+TEST_P(CensusKernelUsersTest, Fault47AnOverlayWithALayerInItIsNamed) {
+  ShareDirectory();
+  for (const char* name : {"/up", "/work"}) ASSERT_EQ(mkdir((target_ + name).c_str(), 0755), 0);
+  const std::string low = NewTestDirectory();
+  const std::string over = NewTestDirectory();
+  const std::string options = fmt::format("lowerdir={0},upperdir={1}/up,workdir={1}/work", low, target_);
+  ASSERT_EQ(mount("overlay", over.c_str(), "overlay", 0, options.c_str()), 0);
+  EXPECT_THAT(Holds(), ElementsAre(Is(0, HoldKind::kOverlay, over)));
+  // Also when what it was mounted from is gone.
+  ASSERT_EQ(umount2(target_.c_str(), UMOUNT_NOFOLLOW), 0);
+  EXPECT_THAT(Holds(), ElementsAre(Is(0, HoldKind::kOverlay, over)));
+  ASSERT_EQ(umount2(over.c_str(), UMOUNT_NOFOLLOW), 0);
+  ExpectFree();
+}
+
+TEST_P(CensusKernelUsersTest, ASwapFileAndALoopDeviceOnAFileInItAreNamed) {
+  // On a file system that can have swap files.
+  ASSERT_EQ(umount2(target_.c_str(), UMOUNT_NOFOLLOW), 0);
+  const std::string image = NewTestDirectory() + "/image";
+  ASSERT_TRUE(RunShell(
+      fmt::format("truncate -s 32M {0} && mkfs.ext4 -q {0} && mount -o loop {0} {1}", image, target_)));
+  question_.objects = {ObjectAt(target_)};
+  const std::string swap = target_ + "/swap";
+  ASSERT_TRUE(
+      RunShell(fmt::format("dd if=/dev/zero of={0} bs=1M count=4 2>/dev/null && chmod 600 {0} && "
+                           "mkswap -q {0} >/dev/null && swapon {0}",
+                           swap)));
+  EXPECT_THAT(Holds(), ElementsAre(Is(0, HoldKind::kSwap, swap)));
+  ASSERT_TRUE(RunShell("swapoff " + swap));
+  ASSERT_TRUE(RunShell(fmt::format("losetup --find --show {} > {}.loop", swap, image)));
+  EXPECT_THAT(Holds(), ElementsAre(Field(&Hold::kind, HoldKind::kLoop)));
+  ASSERT_TRUE(RunShell(fmt::format("losetup --detach $(cat {}.loop)", image)));
+  ExpectFree();
+}
+
+TEST_P(CensusKernelUsersTest, Fault47ASwapFileOnAMountThatIsGoneIsNamed) {
+  ShareDisk();
+  const std::string swap = shared_ + "/v1/in/file";
+  ASSERT_TRUE(RunShell(
+      fmt::format("mkdir {1}/in && dd if=/dev/zero of={0} bs=1M count=4 2>/dev/null && chmod 600 {0} && "
+                  "mkswap -q {0} >/dev/null && swapon {1}/in/file",
+                  swap, target_)));
+  const UniqueFd file(open(swap.c_str(), O_PATH | O_CLOEXEC));
+  ASSERT_EQ(umount2(target_.c_str(), MNT_DETACH), 0);
+  question_.objects[0].staged = false;
+  EXPECT_THAT(Holds(), ElementsAre(Is(0, HoldKind::kSwap, "/in/file")));
+  ASSERT_EQ(swapoff(fmt::format("/proc/self/fd/{}", file.get()).c_str()), 0);
+  ExpectFree();
+}
+
+TEST_P(CensusKernelUsersTest, Fault49ALoopDeviceOnAFileThatHasNoNameAnyMoreIsNamed) {
+  ShareDirectory();
+  const std::string other = shared_ + "/v2/file";
+  ASSERT_TRUE(RunShell(fmt::format("truncate -s 1M {} {}", file_, other)));
+  const auto over = [&](const std::string& file) {
+    const std::string name = NewTestDirectory() + "/loop";
+    EXPECT_TRUE(RunShell(fmt::format("losetup --find --show {} > {}", file, name)));
+    return name;
+  };
+  const std::string elsewhere = over(other);
+  const std::string ours = over(file_);
+  ASSERT_EQ(umount2(target_.c_str(), MNT_DETACH), 0);
+  question_.objects[0].staged = false;
+  EXPECT_THAT(Holds(), ElementsAre(Field(&Hold::kind, HoldKind::kLoop)));
+  ASSERT_TRUE(RunShell(fmt::format("losetup --detach $(cat {})", ours)));
+  ExpectFree();
+  ASSERT_TRUE(RunShell(fmt::format("losetup --detach $(cat {})", elsewhere)));
+}
+
+// A container that attaches a loop device to a file in a volume, and leaves it behind when it ends; and one
+// that has another directory of the same file system.
+TEST_P(CensusKernelUsersTest, Fault49ALoopDeviceOfAContainerIsNamedAsLongAsItIsThere) {
+  ShareDirectory();
+  const std::string elsewhere = NewTestDirectory();
+  const std::string name = elsewhere + "-loop";
+  const auto container_on = [&](const std::string& directory) {
+    return std::make_unique<Holder>([&, directory] {
+      return Unshared(MS_PRIVATE) && Bind(directory, elsewhere) &&
+             umount2(target_.c_str(), MNT_DETACH) == 0 && umount2(shared_.c_str(), MNT_DETACH) == 0 &&
+             RunShell(fmt::format("truncate -s 1M {0}/file && losetup --find --show {0}/file > {1}",
+                                  elsewhere, name));
+    });
+  };
+  const std::string detach = fmt::format("losetup --detach $(cat {})", name);
+  auto container = container_on(target_);
+  const auto loop = Field(&Hold::kind, HoldKind::kLoop);
+  EXPECT_THAT(Holds(), Contains(Is(container->pid(), HoldKind::kNamespace)));
+  container.reset();
+  ExpectSoon(ElementsAre(loop));
+  ASSERT_EQ(umount2(target_.c_str(), UMOUNT_NOFOLLOW), 0);
+  question_.objects[0].staged = false;
+  EXPECT_THAT(Holds(), ElementsAre(loop));
+  ASSERT_TRUE(RunShell(detach));
+  ExpectFree();
+  ASSERT_TRUE(Bind(shared_ + "/v1", target_));
+  container = container_on(shared_ + "/v2");
+  ASSERT_EQ(umount2(target_.c_str(), UMOUNT_NOFOLLOW), 0);
+  ExpectFree();
+  // Left behind, too, while the other directory has a mount of its own.
+  const std::string other = NewTestDirectory();
+  ASSERT_TRUE(Bind(shared_ + "/v2", other));
+  container.reset();
+  ExpectFree();
+  ASSERT_EQ(umount2(other.c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_TRUE(RunShell(detach));
+}
+
+TEST_P(CensusKernelUsersTest, Fault49WhoHasABlockDeviceIsNamedWhateverItsName) {
+  const std::string directory = NewTestDirectory();
+  ASSERT_TRUE(RunShell(
+      fmt::format("truncate -s 8M {0}/image && losetup --find --show {0}/image > {0}/loop", directory)));
+  std::string device;
+  std::getline(std::ifstream(directory + "/loop"), device);
+  const dev_t number = LookAt(device)->special;
+  question_.objects = {{.block_device = true, .device = number, .users = true}};
+  // Another test's losetup opens it for a moment, too: to see whether it is free.
+  ExpectFree();
+  // On a disk: a node need not lie where devices usually do.
+  const std::string disk = NewTestDirectory();
+  ASSERT_TRUE(RunShell(fmt::format(
+      "truncate -s 16M {0}/disk && mkfs.ext4 -q {0}/disk && mount -o loop {0}/disk {1}", directory, disk)));
+  const std::string node = disk + "/node";
+  ASSERT_EQ(mknod(node.c_str(), S_IFBLK | 0600, number), 0);
+  ExpectHeldUntilItEnds(std::make_unique<Holder>([&] { return OpenAndKeep(node); }), HoldKind::kOpenFile);
+  ExpectHeldUntilItEnds(std::make_unique<Holder>([&] {
+                          const int fd = open(node.c_str(), O_RDONLY);
+                          const bool mapped = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd, 0) != MAP_FAILED;
+                          return close(fd) == 0 && mapped;
+                        }),
+                        HoldKind::kMappedFile);
+  ASSERT_TRUE(RunShell(fmt::format("losetup --find --show {} > {}/above", node, directory)));
+  ExpectSoon(ElementsAre(Field(&Hold::kind, HoldKind::kLoop)));
+  ASSERT_TRUE(RunShell(fmt::format("losetup --detach $(cat {}/above)", directory)));
+  ExpectFree();
+  ASSERT_EQ(umount2(disk.c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_TRUE(RunShell("losetup --detach " + device));
+}
+
+TEST_P(CensusKernelUsersTest, Fault49ALoopDeviceOnAFileWhoseNameCannotBeToldIsNamed) {
+  ShareDirectory();
+  const int file = OpenDeepFile(target_);
+  ASSERT_GE(file, 0);
+  const UniqueFd control(open("/dev/loop-control", O_RDWR | O_CLOEXEC));
+  loop_config config{.fd = static_cast<uint32_t>(file)};
+  std::string name;
+  int configured = -1;
+  // Another test may take the same one.
+  for (int tries = 0; tries < 100 && configured != 0; ++tries) {
+    name = fmt::format("/dev/loop{}", ioctl(control.get(), LOOP_CTL_GET_FREE));
+    const UniqueFd loop(open(name.c_str(), O_RDWR | O_CLOEXEC));
+    configured = ioctl(loop.get(), LOOP_CONFIGURE, &config);
+  }
+  ASSERT_EQ(configured, 0);
+  ASSERT_EQ(close(file), 0);
+  EXPECT_THAT(Holds(), ElementsAre(Field(&Hold::kind, HoldKind::kLoop)));
+  ASSERT_TRUE(RunShell("losetup --detach " + name));
+  ExpectFree();
+}
+
+// An overlay whose layers are in the volume, but are not called by its name.
+class Overlay {
+ public:
+  // The names of the upper and the working directory, as they are given.
+  Overlay(const std::string& where, const std::string& names, const std::string& lower) : where_(where) {
+    const std::string options = fmt::format("lowerdir={},upperdir={}up,workdir={}work", lower, names, names);
+    made_ = mount("overlay", where.c_str(), "overlay", 0, options.c_str()) == 0;
+  }
+  ~Overlay() { umount2(where_.c_str(), UMOUNT_NOFOLLOW); }
+  Overlay(const Overlay&) = delete;
+  Overlay& operator=(const Overlay&) = delete;
+  [[nodiscard]] bool made() const { return made_; }
+
+ private:
+  std::string where_;
+  bool made_ = false;
+};
+
+class CensusOverlayTest : public CensusTestBase {
+ protected:
+  void SetUp() override {
+    CensusTestBase::SetUp();
+    ShareDirectory();
+    BeginVolume();
+    question_.objects[0].ours = {IdOf(target_)};
+    for (const std::string& directory : {target_, target_ + "/inner", shared_ + "/v2"}) {
+      for (const char* name : {"/up", "/work"}) ASSERT_EQ(mkdir((directory + name).c_str(), 0755), 0);
+    }
+  }
+  // Named while it is there; also when the volume is not mounted any more, which is still so if `unmounts`.
+  void ExpectNamedUntilItEnds(std::unique_ptr<Overlay> overlay) {
+    ASSERT_TRUE(overlay->made()) << strerror(errno);
+    const auto named = ElementsAre(Is(0, HoldKind::kOverlay, over_));
+    EXPECT_THAT(Holds(), named);
+    ASSERT_EQ(umount2(target_.c_str(), UMOUNT_NOFOLLOW), 0);
+    question_.objects[0].staged = false;
+    EXPECT_THAT(Holds(), named);
+    overlay.reset();
+    ExpectFree();
+  }
+  // In a container, with layers in a directory that it `fills`, and `leaves` when it is mounted.
+  template <class Fill, class Leave>
+  std::unique_ptr<Holder> Container(Fill fill, Leave leave) {
+    return std::make_unique<Holder>([=, this] {
+      const std::string place = low_ + "/place";
+      return Unshared(MS_PRIVATE) && mkdir(place.c_str(), 0755) == 0 && fill(place) &&
+             umount2(target_.c_str(), MNT_DETACH) == 0 && umount2(shared_.c_str(), MNT_DETACH) == 0 &&
+             mount("overlay", over_.c_str(), "overlay", 0,
+                   fmt::format("lowerdir={1},upperdir={0}/up,workdir={0}/work", place, low_).c_str()) == 0 &&
+             leave(place);
+    });
+  }
+
+  std::string low_ = NewTestDirectory();
+  std::string over_ = NewTestDirectory();
+};
+INSTANTIATE_TEST_SUITE_P(Kernels, CensusOverlayTest,
+                         ::testing::Values(KernelAs::kThis, KernelAs::kBefore6_12, KernelAs::kBefore6_8),
+                         KernelName);
+
+TEST_P(CensusOverlayTest, Fault47ItsLayersMayBeGivenByASymlink) {
+  const std::string link = NewTestDirectory() + "/link";
+  ASSERT_EQ(symlink(shared_.c_str(), link.c_str()), 0);
+  // The other volume's first.
+  auto other = std::make_unique<Overlay>(over_, link + "/v2/", low_);
+  ASSERT_TRUE(other->made());
+  EXPECT_THAT(Holds(), IsEmpty());
+  other.reset();
+  ExpectNamedUntilItEnds(std::make_unique<Overlay>(over_, link + "/v1/inner/", low_));
+}
+
+TEST_P(CensusOverlayTest, Fault47ASymlinkToALayerMayLeadNowhereByNow) {
+  const std::string links = NewTestDirectory();
+  ASSERT_EQ(symlink("..", (links + "/above").c_str()), 0);
+  const std::string volume = "above/" + volume_.substr(volume_.rfind('/', tree_.size() - 1) + 1);
+  ASSERT_EQ(symlink(volume.c_str(), (links + "/volume").c_str()), 0);
+  auto overlay = std::make_unique<Overlay>(over_, shared_ + "/v2/", links + "/volume/target/inner:" + low_);
+  // Nor has the volume anything of this name.
+  ASSERT_EQ(rename((target_ + "/inner").c_str(), (target_ + "/renamed").c_str()), 0);
+  ExpectNamedUntilItEnds(std::move(overlay));
+}
+
+TEST_P(CensusOverlayTest, Fault47ItsLayersMayBeGivenRelativeToTheVolume) {
+  // From another directory it might have been, the same name leads there.
+  over_ = low_ + "/over";
+  for (const std::string& directory : {over_, low_ + "/up"}) ASSERT_EQ(mkdir(directory.c_str(), 0755), 0);
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(target_);
+  auto overlay = std::make_unique<Overlay>(over_, "", low_);
+  std::filesystem::current_path(before);
+  ExpectNamedUntilItEnds(std::move(overlay));
+}
+
+TEST_P(CensusOverlayTest, Fault47ItsLayersMayBeGivenRelativeToWhereItIsMounted) {
+  ASSERT_EQ(mkdir((shared_ + "/over").c_str(), 0755), 0);
+  over_ = shared_ + "/over";
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(shared_);
+  auto overlay = std::make_unique<Overlay>(over_, "v2/", low_);
+  EXPECT_TRUE(overlay->made());
+  EXPECT_THAT(Holds(), IsEmpty());
+  overlay = nullptr;
+  overlay = std::make_unique<Overlay>(over_, "v1/", low_);
+  std::filesystem::current_path(before);
+  ExpectNamedUntilItEnds(std::move(overlay));
+}
+
+TEST_P(CensusOverlayTest, Fault47ALayerMayHaveBeenGivenThroughAMountThatIsGone) {
+  const std::string bind = NewTestDirectory();
+  ASSERT_TRUE(Bind(target_, bind));
+  auto overlay = std::make_unique<Overlay>(over_, bind + "/", low_);
+  ASSERT_EQ(umount2(bind.c_str(), UMOUNT_NOFOLLOW), 0);
+  ExpectNamedUntilItEnds(std::move(overlay));
+}
+
+TEST_P(CensusOverlayTest, Fault47ALowerLayerMayHaveBeenGivenThroughAMountThatIsGone) {
+  const std::string bind = NewTestDirectory();
+  ASSERT_TRUE(Bind(target_, bind));
+  auto overlay = std::make_unique<Overlay>(over_, shared_ + "/v2/", bind + "/inner:" + low_);
+  ASSERT_EQ(umount2(bind.c_str(), UMOUNT_NOFOLLOW), 0);
+  ExpectNamedUntilItEnds(std::move(overlay));
+}
+
+TEST_P(CensusOverlayTest, Fault47AContainerMayHaveItWithoutTheVolume) {
+  auto container = Container([this](const std::string& place) { return Bind(target_, place); },
+                             [](const std::string& place) { return umount2(place.c_str(), 0) == 0; });
+  EXPECT_THAT(Holds(), ElementsAre(Is(container->pid(), HoldKind::kOverlay, over_)));
+  container.reset();
+  ExpectFree();
+}
+
+TEST_P(CensusOverlayTest, OneOfAContainerWithLayersOfItsOwnIsNoHold) {
+  const auto container = Container(
+      [](const std::string& place) {
+        return mount("own", place.c_str(), "tmpfs", 0, nullptr) == 0 &&
+               mkdir((place + "/up").c_str(), 0755) == 0 && mkdir((place + "/work").c_str(), 0755) == 0;
+      },
+      [](const std::string& /*place*/) { return true; });
+  EXPECT_THAT(Holds(), IsEmpty());
+}
+
+// Where its upper directory lies cannot be found out: it may be in any volume that is older.
+TEST_P(CensusOverlayTest, Fault47OneWithAnUpperDirectoryThatIsNotFoundCounts) {
+  const std::string bind = NewTestDirectory();
+  ASSERT_TRUE(Bind(target_, bind));
+  auto overlay = std::make_unique<Overlay>(over_, bind + "/inner/", low_);
+  ASSERT_EQ(umount2(bind.c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_EQ(rename((target_ + "/inner").c_str(), (target_ + "/renamed").c_str()), 0);
+  for (const char* name : {"/up", "/work"})
+    ASSERT_EQ(rename((target_ + name).c_str(), (target_ + name + "2").c_str()), 0);
+  CensusObject later = question_.objects[0];
+  later.before = MountIdNow(tree_);
+  question_.objects.push_back(later);
+  if (GetParam() == KernelAs::kBefore6_8) {
+    EXPECT_THAT(Holds(), IsEmpty()) << "which volume is older is not known there";
+    return;
+  }
+  EXPECT_THAT(Holds(), ElementsAre(Is(0, HoldKind::kOverlay, over_)));
+  overlay.reset();
+  ExpectFree();
+}
+
+TEST_P(CensusOverlayTest, OneOfAnotherVolumeWhoseMountIsGoneIsNoHold) {
+  const std::string other = tree_ + "/other";
+  ASSERT_EQ(mkdir(other.c_str(), 0755), 0);
+  ASSERT_TRUE(Bind(shared_ + "/v2", other));
+  const Overlay overlay(over_, other + "/", low_);
+  ASSERT_TRUE(overlay.made());
+  ASSERT_EQ(umount2(other.c_str(), UMOUNT_NOFOLLOW), 0);
+  EXPECT_THAT(Holds(), IsEmpty());
+}
+
+TEST_P(CensusOverlayTest, Fault47OneThatWasThereBeforeIsNoHold) {
+  const std::string bind = NewTestDirectory();
+  ASSERT_TRUE(Bind(shared_ + "/v2", bind));
+  ASSERT_EQ(rename((target_ + "/up").c_str(), (target_ + "/other").c_str()), 0);
+  const Overlay overlay(over_, bind + "/", low_);
+  ASSERT_TRUE(overlay.made());
+  ASSERT_EQ(umount2(bind.c_str(), UMOUNT_NOFOLLOW), 0);
+  BeginVolume();
+  if (GetParam() == KernelAs::kBefore6_8) {
+    EXPECT_THAT(Holds(), ElementsAre(Is(0, HoldKind::kOverlay, over_))) << "nor which overlay is";
+    return;
+  }
+  EXPECT_THAT(Holds(), IsEmpty());
+}
+
+TEST_P(CensusKernelUsersTest, Fault24ALoopDeviceThatCannotBeAskedHidesNoOther) {
+  ShareDirectory();
+  auto server = FuseServer::Mount(NewTestDirectory());
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::vector<std::string> names;
+  // The hung one may come first or last. It counts, too: it may be on any file system without a disk.
+  for (const std::string& file : {file_, (*server)->path() + "/hello", file_}) {
+    names.push_back(NewTestDirectory() + "/loop");
+    ASSERT_TRUE(RunShell(fmt::format("losetup --find --show {} > {}", file, names.back())));
+  }
+  ASSERT_EQ(umount2(target_.c_str(), MNT_DETACH), 0);
+  question_.objects[0].staged = false;
+  (*server)->Hang();
+  EXPECT_THAT(Holds(), AllOf(SizeIs(3), Each(Field(&Hold::kind, HoldKind::kLoop))));
+  (*server)->Resume();
+  for (const std::string& name : names)
+    ASSERT_TRUE(RunShell(fmt::format("losetup --detach $(cat {})", name)));
+  ExpectFree();
+}
+
+TEST_P(CensusKernelUsersTest, Fault24ALoopDeviceCountsWhoseNameLeadsToWhatDoesNotAnswer) {
+  ShareDisk();
+  auto server = FuseServer::Mount(NewTestDirectory());
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string name = NewTestDirectory() + "/loop";
+  ASSERT_TRUE(RunShell(fmt::format(
+      "mkdir -p {0}{1} && truncate -s 1M {0}{1}/hello && losetup --find --show {0}{1}/hello > {2}", target_,
+      (*server)->path(), name)));
+  ASSERT_EQ(umount2(target_.c_str(), MNT_DETACH), 0);
+  question_.objects[0].staged = false;
+  (*server)->Hang();
+  EXPECT_THAT(Holds(), ElementsAre(Field(&Hold::kind, HoldKind::kLoop)));
+  (*server)->Resume();
+  ASSERT_TRUE(RunShell(fmt::format("losetup --detach $(cat {})", name)));
+  ExpectFree();
+}
+
+TEST_P(CensusKernelUsersTest, Fault24ALoopDeviceCountsWhileItsFileSystemDoesNotAnswer) {
+  ASSERT_EQ(umount2(target_.c_str(), UMOUNT_NOFOLLOW), 0);
+  auto server = FuseServer::Mount(target_);
+  ASSERT_TRUE(server.ok()) << server.status();
+  question_.objects = {ObjectAt(target_)};
+  const std::string name = NewTestDirectory();
+  ASSERT_TRUE(RunShell(fmt::format("losetup --find --show {}/hello > {}/loop", target_, name)));
+  // Its name leads nowhere, and the file system is still mounted for another one.
+  const std::string bind = NewTestDirectory();
+  ASSERT_TRUE(Bind(target_, bind));
+  ASSERT_EQ(umount2(target_.c_str(), MNT_DETACH), 0);
+  recorded_ = {IdOf(bind)};
+  question_.objects[0].staged = false;
+  (*server)->Hang();
+  EXPECT_THAT(Holds(), Contains(Field(&Hold::kind, HoldKind::kLoop)));
+  (*server)->Resume();
+  ASSERT_TRUE(RunShell(fmt::format("losetup --detach $(cat {}/loop)", name)));
+  ASSERT_EQ(umount2(bind.c_str(), UMOUNT_NOFOLLOW), 0);
+}
+
+TEST_P(CensusOverlayTest, Fault24OneWithALayerThatDoesNotAnswerCountsAndHidesNoOther) {
+  const std::string low = NewTestDirectory();
+  ASSERT_EQ(mkdir((low + "/layer").c_str(), 0755), 0);
+  const std::string link = NewTestDirectory() + "/link";
+  ASSERT_EQ(symlink(shared_.c_str(), link.c_str()), 0);
+  const std::string first = NewTestDirectory();
+  const std::string second = NewTestDirectory();
+  const Overlay of_another(first, link + "/v2/", low + "/layer");
+  const Overlay of_this(over_, link + "/v1/", low + "/layer");
+  const Overlay above(second, link + "/v1/inner/", low_);
+  ASSERT_TRUE(of_another.made() && of_this.made() && above.made());
+  // Whoever asks for the layer asks a server now.
+  auto server = FuseServer::Mount(low);
+  ASSERT_TRUE(server.ok()) << server.status();
+  (*server)->Hang();
+  std::vector<std::string> named;
+  for (const Hold& hold : Holds()) named.push_back(hold.where);
+  if (GetParam() == KernelAs::kBefore6_8) {
+    EXPECT_THAT(named, UnorderedElementsAre(over_, second));
+  } else {
+    EXPECT_THAT(named, UnorderedElementsAre(first, over_, second)) << "the first may be in any volume";
+  }
+  (*server)->Die();
+}
+
+}  // namespace
+}  // namespace berth
