@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <climits>
 #include <csignal>
 #include <filesystem>
@@ -28,9 +29,11 @@
 namespace berth {
 namespace {
 
-// How long one question may take: what lies behind a name may be a file system that does not answer. After
-// each that took too long, half of it.
-constexpr int kPatienceMilliseconds = 1000;
+// What lies behind a name may be a file system that answers late, or not at all. So long all questions may
+// take, and one this part of what is left.
+constexpr std::chrono::milliseconds kPatience{4000};
+constexpr int kPartOfPatience = 4;
+constexpr std::chrono::milliseconds kLeastPatience{10};
 
 // A name that the kernel has of a file or directory, as somebody gave it.
 struct Layer {
@@ -170,10 +173,16 @@ void CensusKernelUsers::Report(const std::vector<size_t>& objects, const Hold& h
 }
 
 // In a process of its own: if it hangs, the next question goes to another one.
-std::vector<std::vector<size_t>> CensusKernelUsers::AskEach(size_t count, const Question& ask) {
-  std::vector<std::vector<size_t>> answers(count);
-  int patience = kPatienceMilliseconds;
-  for (size_t next = 0; next < count; ++next, patience = std::max(1, patience / 2)) {
+std::vector<std::vector<size_t>> CensusKernelUsers::AskEach(std::vector<std::vector<size_t>> answers,
+                                                            const Question& ask) {
+  using std::chrono::steady_clock;
+  const size_t count = answers.size();
+  auto left = steady_clock::duration(kPatience);
+  for (size_t next = 0; next < count; ++next) {
+    if (left < kLeastPatience) {
+      host_.Miss("too many file systems do not answer, or late");
+      break;
+    }
     std::array<int, 2> ends{};
     if (pipe2(ends.data(), O_CLOEXEC) != 0) {
       host_.NoteError();
@@ -183,16 +192,8 @@ std::vector<std::vector<size_t>> CensusKernelUsers::AskEach(size_t count, const 
     UniqueFd to(ends[1]);
     const pid_t child = fork();
     if (child == 0) {
-      const auto tell = [&](const std::vector<size_t>& objects, bool done) {
-        const Reply reply{.done = done,
-                          .missed = !host_.missed().empty() || !mounts_.unknown().empty(),
-                          .objects = objects.size()};
-        std::string bytes(reinterpret_cast<const char*>(&reply), sizeof reply);
-        bytes.append(reinterpret_cast<const char*>(objects.data()), objects.size() * sizeof objects[0]);
-        if (write(to.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) _exit(1);
-      };
       for (size_t i = next; i < count; ++i) {
-        tell(ask(i, [&tell](const std::vector<size_t>& objects) { tell(objects, false); }), true);
+        Answer(to.get(), ask(i, [&](const auto& objects) { Answer(to.get(), objects, false); }), true);
       }
       _exit(0);
     }
@@ -202,18 +203,35 @@ std::vector<std::vector<size_t>> CensusKernelUsers::AskEach(size_t count, const 
     }
     to.Reset();
     pollfd readable{.fd = from.get(), .events = POLLIN, .revents = 0};
+    auto begun = steady_clock::now();
     Reply reply;
-    while (next < count && poll(&readable, 1, patience) == 1 && ReadAll(from.get(), &reply, sizeof reply)) {
+    while (next < count) {
+      const auto wait =
+          std::chrono::ceil<std::chrono::milliseconds>(begun + left / kPartOfPatience - steady_clock::now());
+      if (wait.count() <= 0 || poll(&readable, 1, static_cast<int>(wait.count())) != 1) break;
+      if (!ReadAll(from.get(), &reply, sizeof reply)) break;
       answers[next].resize(reply.objects);
       if (!ReadAll(from.get(), answers[next].data(), reply.objects * sizeof(size_t))) break;
       if (reply.missed) host_.Miss("not everything could be looked at");
-      if (reply.done) ++next;
+      if (!reply.done) continue;
+      ++next;
+      left -= steady_clock::now() - std::exchange(begun, steady_clock::now());
     }
+    left -= steady_clock::now() - begun;
     // One that hangs ends with its file system, and is init's then.
     if (next < count) kill(child, SIGKILL);
     waitpid(child, nullptr, next < count ? WNOHANG : 0);
   }
   return answers;
+}
+
+void CensusKernelUsers::Answer(int to, const std::vector<size_t>& objects, bool done) const {
+  const Reply reply{.done = done,
+                    .missed = !host_.missed().empty() || !mounts_.unknown().empty(),
+                    .objects = objects.size()};
+  std::string bytes(reinterpret_cast<const char*>(&reply), sizeof reply);
+  bytes.append(reinterpret_cast<const char*>(objects.data()), objects.size() * sizeof objects[0]);
+  if (write(to, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) _exit(1);
 }
 
 // --- overlays and swap files ---
@@ -231,6 +249,11 @@ void CensusKernelUsers::LookAtNames() {
     const size_t shown = here == mounts.end() ? mounts[0] : *here;
     const auto processes = roots_.find(mounts_.mounts()[shown].mount_namespace);
     const bool process = here == mounts.end() && processes != roots_.end();
+    // The others are copies of the first one. Where ids are used again, it is not known which one that is.
+    if (mounts_.unique_ids()) {
+      mounts = {
+          *std::ranges::min_element(mounts, {}, [this](size_t mount) { return mounts_.mounts()[mount].id; })};
+    }
     named.push_back({.hold = {.kind = HoldKind::kOverlay,
                               .pid = process ? processes->second.begin()->second : 0,
                               .where = mounts_.Text(shown).target},
@@ -246,8 +269,11 @@ void CensusKernelUsers::LookAtNames() {
     named.push_back({.hold = {.kind = HoldKind::kSwap, .where = file}, .layers = {{.name = file}}});
   });
   if (file_systems_.empty()) return;
+  std::vector<std::vector<size_t>> possible;
+  std::ranges::transform(named, std::back_inserter(possible),
+                         [this](const Named& one) { return OlderThan(one); });
   const auto objects =
-      AskEach(named.size(), [&](size_t i, const Teller& tell) { return ObjectsOf(named[i], tell); });
+      AskEach(std::move(possible), [&](size_t i, const Teller& tell) { return ObjectsOf(named[i], tell); });
   for (size_t i = 0; i < named.size(); ++i) Report(objects[i], named[i].hold);
 }
 
@@ -270,16 +296,17 @@ std::vector<size_t> CensusKernelUsers::ObjectsOf(const Named& named, const Telle
   const std::vector<size_t> possible = OlderThan(named);
   std::set<size_t> objects;
   for (const Layer& layer : named.layers) {
-    std::vector<size_t> so_far = possible;
-    std::ranges::copy(objects, std::back_inserter(so_far));
-    tell(so_far);
     Led led = Follow(named, layer.name);
     if (!led.leads) led.objects = ObjectsWithEndOf(layer.name, named);
     // It had another name, in a namespace that has gone, or before a directory was renamed.
     if (!led.leads && led.objects.empty() && layer.written) led.objects = possible;
     // What is called as something in the tree is in no other volume.
     if (!led.leads) std::erase_if(led.objects, [&](size_t object) { return IsAnothers(object, layer.name); });
+    if (led.objects.empty()) continue;
     objects.insert(led.objects.begin(), led.objects.end());
+    std::vector<size_t> so_far = possible;
+    std::ranges::copy(objects, std::back_inserter(so_far));
+    tell(so_far);
   }
   return {objects.begin(), objects.end()};
 }
@@ -306,7 +333,7 @@ CensusKernelUsers::Led CensusKernelUsers::Follow(const Named& named, const std::
   }
   for (const auto& [mount_namespace, from] : directories) {
     bool leads = false;
-    const std::vector<UniqueFd> roots = RootsOf(mount_namespace);
+    const std::vector<UniqueFd>& roots = RootsOf(mount_namespace);
     for (const UniqueFd& root : roots) {
       for (const std::string& directory : from) {
         const UniqueFd fd = OpenIn(root.get(), directory + "/" + name);
@@ -315,27 +342,29 @@ CensusKernelUsers::Led CensusKernelUsers::Follow(const Named& named, const std::
         add(ObjectsAt(fd.get()));
       }
     }
-    // The volume's mount may lie beneath another one by now, or in a namespace without a process; or it has
-    // gone.
-    add(ObjectsAt(mount_namespace, name));
-    for (const UniqueFd& root : roots) {
-      if (!leads) add(ObjectsAt(mount_namespace, WhereItLed(root.get(), name)));
-    }
     led.leads = led.leads || leads;
+    // Another mount may lie above the volume's by now.
+    add(ObjectsOn(std::nullopt, name));
+    if (leads) continue;
+    // The volume's mount has gone, or is in a namespace without a process.
+    add(ObjectsAt(mount_namespace, name));
+    for (const UniqueFd& root : roots) add(ObjectsAt(mount_namespace, WhereItLed(root.get(), name)));
   }
   led.leads = led.leads || !led.objects.empty();
   return led;
 }
 
-std::vector<UniqueFd> CensusKernelUsers::RootsOf(size_t mount_namespace) {
-  std::vector<UniqueFd> roots;
+const std::vector<UniqueFd>& CensusKernelUsers::RootsOf(size_t mount_namespace) {
+  constexpr size_t kOpen = 256;
+  if (open_roots_.size() >= kOpen) open_roots_.clear();
+  const auto [known, fresh] = open_roots_.try_emplace(mount_namespace);
   const auto processes = roots_.find(mount_namespace);
-  if (processes == roots_.end()) return roots;
+  if (!fresh || processes == roots_.end()) return known->second;
   for (const auto& [mount, pid] : processes->second) {
     UniqueFd root = host_.Open("proc/" + std::to_string(pid) + "/root", O_PATH | O_DIRECTORY);
-    if (root.valid()) roots.push_back(std::move(root));
+    if (root.valid()) known->second.push_back(std::move(root));
   }
-  return roots;
+  return known->second;
 }
 
 std::vector<size_t> CensusKernelUsers::ObjectsAt(int fd) {
@@ -404,8 +433,12 @@ void CensusKernelUsers::LookAtLoops() {
     if (file.ends_with('\n')) file.pop_back();
     loops.push_back({.name = name, .file = std::move(file)});
   }
-  auto objects =
-      AskEach(loops.size(), [&](size_t i, const Teller& tell) { return ObjectsOf(loops[i], tell); });
+  // Of one whose file system does not answer the kernel does not say which one it is: one without a disk.
+  std::vector<size_t> possible;
+  std::ranges::copy_if(file_systems_, std::back_inserter(possible),
+                       [this](size_t i) { return major(question_.objects[i].device) == 0; });
+  auto objects = AskEach(std::vector(loops.size(), possible),
+                         [&](size_t i, const Teller& tell) { return ObjectsOf(loops[i], tell); });
   for (size_t i = 0; i < loops.size(); ++i) {
     std::ranges::copy(ObjectsAt(mounts_.own(), loops[i].file), std::back_inserter(objects[i]));
     Report(objects[i], {.kind = HoldKind::kLoop, .where = loops[i].name});
@@ -414,11 +447,6 @@ void CensusKernelUsers::LookAtLoops() {
 
 std::vector<size_t> CensusKernelUsers::ObjectsOf(const Loop& loop, const Teller& tell) {
   std::vector<size_t> objects;
-  // Where the file system does not answer, the kernel does not say which one it is: one without a disk.
-  std::ranges::copy_if(file_systems_, std::back_inserter(objects),
-                       [&](size_t i) { return major(question_.objects[i].device) == 0; });
-  tell(objects);
-  objects.clear();
   const UniqueFd fd = host_.Open("dev/" + loop.name, O_RDONLY | O_NONBLOCK);
   loop_info64 info{};
   if (!fd.valid() || ioctl(fd.get(), LOOP_GET_STATUS64, &info) != 0) return objects;

@@ -12,7 +12,8 @@
 // and have no name any more that leads there, or another one.
 //
 // Part of a pass of the census, in berth-mount-helper. A file system may not answer, so this is asked in
-// processes that may hang; one question takes a second at most. No shared library.
+// processes that may hang; all of them together may take four seconds, or the census is incomplete. No shared
+// library.
 #pragma once
 
 #include <sys/types.h>
@@ -58,8 +59,10 @@ class CensusKernelUsers {
   void LookAtNames();
   void LookAtLoops();
   void Report(const std::vector<size_t>& objects, const Hold& hold);
-  // For each index below `count` the objects that are held.
-  [[nodiscard]] std::vector<std::vector<size_t>> AskEach(size_t count, const Question& ask);
+  // For each index the objects that are held. `answers`: those that are if it cannot be asked.
+  [[nodiscard]] std::vector<std::vector<size_t>> AskEach(std::vector<std::vector<size_t>> answers,
+                                                         const Question& ask);
+  void Answer(int to, const std::vector<size_t>& objects, bool done) const;
 
   [[nodiscard]] std::vector<size_t> ObjectsOf(const Named& named, const Teller& tell);
   [[nodiscard]] std::vector<size_t> ObjectsOf(const Loop& loop, const Teller& tell);
@@ -72,7 +75,8 @@ class CensusKernelUsers {
     bool leads = false;
   };
   [[nodiscard]] Led Follow(const Named& named, const std::string& name);
-  [[nodiscard]] std::vector<UniqueFd> RootsOf(size_t mount_namespace);
+  // Of processes in it.
+  [[nodiscard]] const std::vector<UniqueFd>& RootsOf(size_t mount_namespace);
 
   // The objects with a volume that contains what is open, or `path` of a namespace, or of the namespace of a
   // mount on which it lies.
@@ -92,6 +96,7 @@ class CensusKernelUsers {
   const HoldReporter& report_;
   std::vector<size_t> file_systems_;  // the objects to look for, by kind
   std::vector<size_t> devices_;
+  std::map<size_t, std::vector<UniqueFd>> open_roots_;
 };
 
 }  // namespace berth

@@ -42,6 +42,7 @@ using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::Field;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
@@ -360,6 +361,31 @@ TEST_P(CensusOverlayTest, OneOfAContainerWithLayersOfItsOwnIsNoHold) {
       },
       [](const std::string& /*place*/) { return true; });
   EXPECT_THAT(Holds(), IsEmpty());
+}
+
+// The first of its mounts says where its names were given.
+TEST_P(CensusOverlayTest, OneThatOthersHaveCopiesOfIsNamedOnce) {
+  const auto overlay = std::make_unique<Overlay>(over_, target_ + "/", low_);
+  const Holder copy([this] { return Unshared(MS_SLAVE) && umount2(target_.c_str(), MNT_DETACH) == 0; });
+  EXPECT_THAT(Holds(), ElementsAre(Is(0, HoldKind::kOverlay, over_)));
+}
+
+TEST_P(CensusOverlayTest, Fault24ManyThatDoNotAnswerMakeItIncomplete) {
+  const std::string low = NewTestDirectory();
+  ASSERT_EQ(mkdir((low + "/layer").c_str(), 0755), 0);
+  std::list<Overlay> overlays;
+  for (int i = 0; i < 40; ++i) {
+    const std::string upper = fmt::format("{}/v2/{}", shared_, i);
+    ASSERT_TRUE(RunShell(fmt::format("mkdir -p {0}/up {0}/work", upper)));
+    overlays.emplace_back(NewTestDirectory(), upper + "/", low + "/layer");
+    ASSERT_TRUE(overlays.back().made());
+  }
+  auto server = FuseServer::Mount(low);
+  ASSERT_TRUE(server.ok()) << server.status();
+  (*server)->Hang();
+  const CensusAnswer answer = RunOn(loop_, census_.Take(question_, Clock::now() + kTestLimit));
+  EXPECT_THAT(answer.incomplete, HasSubstr("do not answer"));
+  (*server)->Die();
 }
 
 // Where its upper directory lies cannot be found out: it may be in any volume that is older.
