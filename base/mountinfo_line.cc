@@ -1,5 +1,8 @@
 #include "base/mountinfo_line.h"
 
+#include <algorithm>
+#include <array>
+
 #include "base/number_text.h"
 
 namespace berth {
@@ -84,6 +87,14 @@ bool IsAtOrBeneath(std::string_view path, std::string_view directory) {
 
 bool SourceNamesDirectory(std::string_view fs_type) {
   return fs_type.starts_with("nfs") || fs_type == "cifs" || fs_type == "smb3" || fs_type == "ceph";
+}
+
+bool CanDie(std::string_view fs_type) {
+  constexpr std::array<std::string_view, 18> kTypes = {
+      "9p",   "afs",       "beegfs", "ceph",  "cifs", "davfs", "fuse",  "fuseblk",  "gfs2",
+      "gpfs", "glusterfs", "lustre", "ncpfs", "nfs",  "nfs4",  "ocfs2", "orangefs", "virtiofs"};
+  const std::string_view base = fs_type.substr(0, fs_type.find('.'));
+  return base.starts_with("smb") || std::ranges::find(kTypes, base) != kTypes.end();
 }
 
 }  // namespace berth

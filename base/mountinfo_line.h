@@ -46,4 +46,8 @@ struct MountinfoLine {
 // Whether a mount of this type shows "/" as its root, and names the server's directory in its source.
 [[nodiscard]] bool SourceNamesDirectory(std::string_view fs_type);
 
+// Whether a file system of this type lives in a process or on another machine. As mountinfo names it:
+// "fuse.sshfs", "nfs4".
+[[nodiscard]] bool CanDie(std::string_view fs_type);
+
 }  // namespace berth

@@ -6,7 +6,6 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,7 +30,7 @@ namespace {
 
 // What lies behind a name may be a file system that answers late, or not at all. So long all questions may
 // take, and one this part of what is left.
-constexpr std::chrono::milliseconds kPatience{4000};
+constexpr std::chrono::milliseconds kPatience{2000};
 constexpr int kPartOfPatience = 4;
 constexpr std::chrono::milliseconds kLeastPatience{10};
 
@@ -433,10 +432,10 @@ void CensusKernelUsers::LookAtLoops() {
     if (file.ends_with('\n')) file.pop_back();
     loops.push_back({.name = name, .file = std::move(file)});
   }
-  // Of one whose file system does not answer the kernel does not say which one it is: one without a disk.
+  // Of one whose file system does not answer the kernel does not say which one it is: one with a server.
   std::vector<size_t> possible;
   std::ranges::copy_if(file_systems_, std::back_inserter(possible),
-                       [this](size_t i) { return major(question_.objects[i].device) == 0; });
+                       [this](size_t i) { return CanDie(question_.objects[i].fs_type); });
   auto objects = AskEach(std::vector(loops.size(), possible),
                          [&](size_t i, const Teller& tell) { return ObjectsOf(loops[i], tell); });
   for (size_t i = 0; i < loops.size(); ++i) {

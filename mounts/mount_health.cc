@@ -67,14 +67,6 @@ std::vector<AskedMount> AnsweredOf(const std::vector<AskedMount>& mounts,
 
 }  // namespace
 
-bool CanDie(std::string_view fs_type) {
-  constexpr std::array<std::string_view, 18> kTypes = {
-      "9p",   "afs",       "beegfs", "ceph",  "cifs", "davfs", "fuse",  "fuseblk",  "gfs2",
-      "gpfs", "glusterfs", "lustre", "ncpfs", "nfs",  "nfs4",  "ocfs2", "orangefs", "virtiofs"};
-  const std::string_view base = fs_type.substr(0, fs_type.find('.'));
-  return base.starts_with("smb") || std::ranges::find(kTypes, base) != kTypes.end();
-}
-
 MountHealth::MountHealth(const asio::any_io_executor& /*executor*/, MountHelper& helper, Duration interval,
                          Which which, OnVerdict on_verdict, Duration patience)
     : helper_(helper),

@@ -33,10 +33,6 @@ struct WatchedMount {
   bool operator==(const WatchedMount&) const = default;
 };
 
-// Whether a file system of this type lives in a process or on another machine. As mountinfo names it:
-// "fuse.sshfs", "nfs4".
-[[nodiscard]] bool CanDie(std::string_view fs_type);
-
 struct AskedMount;  // mount_health.cc
 
 class MountHealth {
