@@ -118,6 +118,12 @@ std::string_view What(HoldKind kind) {
   return "";
 }
 
+std::string_view Remark(const Hold& hold) {
+  if (hold.keeper == "detached") return " on a mount that was detached";
+  if (hold.keeper != "possible") return "";
+  return hold.kind == HoldKind::kOverlay ? ", whose upper directory is not found" : ", which does not answer";
+}
+
 }  // namespace
 
 std::string DescribeUse(const std::vector<MountHolder>& holders) {
@@ -135,8 +141,7 @@ MountHolder HolderOf(const Hold& hold) {
     if (const auto user = UserOf(hold.pid); user.ok()) holder.uid = *user;
   }
   const std::string where = Printable(hold.where, kShownPath);
-  const std::string_view lies = hold.keeper == "detached" ? " on a mount that was detached" : "";
-  holder.how = fmt::format("{} {}{}", What(hold.kind), where, lies);
+  holder.how = fmt::format("{} {}{}", What(hold.kind), where, Remark(hold));
   if (hold.kind == HoldKind::kNamespace && hold.pid == 0) {
     holder.how = fmt::format("a mount namespace without a process ({}), mounted at {}",
                              Printable(hold.keeper, kShownPath), where);

@@ -27,8 +27,11 @@ TEST(HolderOfTest, SaysWhatItHas) {
   EXPECT_EQ(How(HoldKind::kMappedFile, 1), "mapped file /data");
   EXPECT_EQ(How(HoldKind::kProgram, 1), "program /data");
   EXPECT_EQ(How(HoldKind::kOverlay, 0), "the overlay mounted at /data");
+  EXPECT_EQ(How(HoldKind::kOverlay, 0, "possible"),
+            "the overlay mounted at /data, whose upper directory is not found");
   EXPECT_EQ(How(HoldKind::kSwap, 0), "the swap file /data");
   EXPECT_EQ(How(HoldKind::kLoop, 0), "block device /data");
+  EXPECT_EQ(How(HoldKind::kLoop, 0, "possible"), "block device /data, which does not answer");
 }
 
 TEST(HolderOfTest, NamesTheProcessByItsCommand) {

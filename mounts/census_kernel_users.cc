@@ -34,6 +34,9 @@ constexpr std::chrono::milliseconds kPatience{2000};
 constexpr int kPartOfPatience = 4;
 constexpr std::chrono::milliseconds kLeastPatience{10};
 
+// Added to an object that something may have: it cannot be found out.
+constexpr size_t kMaybe = size_t{1} << 63;
+
 // A name that the kernel has of a file or directory, as somebody gave it.
 struct Layer {
   std::string name;
@@ -149,9 +152,9 @@ struct CensusKernelUsers::Loop {
 };
 
 CensusKernelUsers::CensusKernelUsers(CensusHost& host, const CensusQuestion& question, CensusMounts& mounts,
-                                     const KeptMounts& kept, const RootDirectories& roots,
+                                     const KeptMounts& kept, const NamespaceProcesses& processes,
                                      const HoldReporter& report)
-    : host_(host), question_(question), mounts_(mounts), kept_(kept), roots_(roots), report_(report) {
+    : host_(host), question_(question), mounts_(mounts), kept_(kept), processes_(processes), report_(report) {
   for (size_t i = 0; i < question.objects.size(); ++i) {
     if (!question.objects[i].users) continue;
     (question.objects[i].block_device ? devices_ : file_systems_).push_back(i);
@@ -163,10 +166,12 @@ void CensusKernelUsers::Look() {
   LookAtLoops();
 }
 
-void CensusKernelUsers::Report(const std::vector<size_t>& objects, const Hold& hold) {
+void CensusKernelUsers::Report(std::vector<size_t> objects, const Hold& hold) {
+  std::ranges::sort(objects);  // what is certain comes first
   for (const size_t object : objects) {
     Hold one = hold;
-    one.object = object;
+    one.object = object & ~kMaybe;
+    if ((object & kMaybe) != 0) one.keeper = "possible";
     report_(one);
   }
 }
@@ -246,15 +251,15 @@ void CensusKernelUsers::LookAtNames() {
     const auto here = std::ranges::find_if(
         mounts, [this](size_t mount) { return mounts_.mounts()[mount].mount_namespace == mounts_.own(); });
     const size_t shown = here == mounts.end() ? mounts[0] : *here;
-    const auto processes = roots_.find(mounts_.mounts()[shown].mount_namespace);
-    const bool process = here == mounts.end() && processes != roots_.end();
+    const auto process = processes_.find(mounts_.mounts()[shown].mount_namespace);
+    const bool named_by_process = here == mounts.end() && process != processes_.end();
     // The others are copies of the first one. Where ids are used again, it is not known which one that is.
     if (mounts_.unique_ids()) {
       mounts = {
           *std::ranges::min_element(mounts, {}, [this](size_t mount) { return mounts_.mounts()[mount].id; })};
     }
     named.push_back({.hold = {.kind = HoldKind::kOverlay,
-                              .pid = process ? processes->second.begin()->second : 0,
+                              .pid = named_by_process ? process->second : 0,
                               .where = mounts_.Text(shown).target},
                      .layers = LayersOf(mounts_.Text(shown).options),
                      .mounts = std::move(mounts)});
@@ -286,8 +291,9 @@ bool CensusKernelUsers::WasBefore(size_t object, const Named& named) const {
 std::vector<size_t> CensusKernelUsers::OlderThan(const Named& named) const {
   std::vector<size_t> objects;
   if (named.mounts.empty() || !mounts_.unique_ids()) return objects;
-  std::ranges::copy_if(file_systems_, std::back_inserter(objects),
-                       [&](size_t object) { return !WasBefore(object, named); });
+  for (const size_t object : file_systems_) {
+    if (!WasBefore(object, named)) objects.push_back(object | kMaybe);
+  }
   return objects;
 }
 
@@ -300,7 +306,8 @@ std::vector<size_t> CensusKernelUsers::ObjectsOf(const Named& named, const Telle
     // It had another name, in a namespace that has gone, or before a directory was renamed.
     if (!led.leads && led.objects.empty() && layer.written) led.objects = possible;
     // What is called as something in the tree is in no other volume.
-    if (!led.leads) std::erase_if(led.objects, [&](size_t object) { return IsAnothers(object, layer.name); });
+    if (!led.leads)
+      std::erase_if(led.objects, [&](size_t object) { return IsAnothers(object & ~kMaybe, layer.name); });
     if (led.objects.empty()) continue;
     objects.insert(led.objects.begin(), led.objects.end());
     std::vector<size_t> so_far = possible;
@@ -332,14 +339,12 @@ CensusKernelUsers::Led CensusKernelUsers::Follow(const Named& named, const std::
   }
   for (const auto& [mount_namespace, from] : directories) {
     bool leads = false;
-    const std::vector<UniqueFd>& roots = RootsOf(mount_namespace);
-    for (const UniqueFd& root : roots) {
-      for (const std::string& directory : from) {
-        const UniqueFd fd = OpenIn(root.get(), directory + "/" + name);
-        if (!fd.valid()) continue;
-        leads = true;
-        add(ObjectsAt(fd.get()));
-      }
+    const UniqueFd root = RootOf(mount_namespace);
+    for (const std::string& directory : from) {
+      const UniqueFd fd = OpenIn(root.get(), directory + "/" + name);
+      if (!fd.valid()) continue;
+      leads = true;
+      add(ObjectsAt(fd.get()));
     }
     led.leads = led.leads || leads;
     // Another mount may lie above the volume's by now.
@@ -347,23 +352,16 @@ CensusKernelUsers::Led CensusKernelUsers::Follow(const Named& named, const std::
     if (leads) continue;
     // The volume's mount has gone, or is in a namespace without a process.
     add(ObjectsAt(mount_namespace, name));
-    for (const UniqueFd& root : roots) add(ObjectsAt(mount_namespace, WhereItLed(root.get(), name)));
+    add(ObjectsAt(mount_namespace, WhereItLed(root.get(), name)));
   }
   led.leads = led.leads || !led.objects.empty();
   return led;
 }
 
-const std::vector<UniqueFd>& CensusKernelUsers::RootsOf(size_t mount_namespace) {
-  constexpr size_t kOpen = 256;
-  if (open_roots_.size() >= kOpen) open_roots_.clear();
-  const auto [known, fresh] = open_roots_.try_emplace(mount_namespace);
-  const auto processes = roots_.find(mount_namespace);
-  if (!fresh || processes == roots_.end()) return known->second;
-  for (const auto& [mount, pid] : processes->second) {
-    UniqueFd root = host_.Open("proc/" + std::to_string(pid) + "/root", O_PATH | O_DIRECTORY);
-    if (root.valid()) known->second.push_back(std::move(root));
-  }
-  return known->second;
+UniqueFd CensusKernelUsers::RootOf(size_t mount_namespace) {
+  const auto process = processes_.find(mount_namespace);
+  if (process == processes_.end()) return {};
+  return host_.Open("proc/" + std::to_string(process->second) + "/root", O_PATH | O_DIRECTORY);
 }
 
 std::vector<size_t> CensusKernelUsers::ObjectsAt(int fd) {
@@ -434,8 +432,9 @@ void CensusKernelUsers::LookAtLoops() {
   }
   // Of one whose file system does not answer the kernel does not say which one it is: one with a server.
   std::vector<size_t> possible;
-  std::ranges::copy_if(file_systems_, std::back_inserter(possible),
-                       [this](size_t i) { return CanDie(question_.objects[i].fs_type); });
+  for (const size_t object : file_systems_) {
+    if (CanDie(question_.objects[object].fs_type)) possible.push_back(object | kMaybe);
+  }
   auto objects = AskEach(std::vector(loops.size(), possible),
                          [&](size_t i, const Teller& tell) { return ObjectsOf(loops[i], tell); });
   for (size_t i = 0; i < loops.size(); ++i) {

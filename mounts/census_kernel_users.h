@@ -2,11 +2,10 @@
 // devices.
 //
 // Of an overlay and a swap file the kernel tells the name as somebody gave it, or as it was at that time. It
-// is followed in our mount namespace and in those that have the overlay, as their processes see them; from
-// each directory above the overlay, if it is relative. If it leads nowhere, a mount has gone since: the last
-// parts of the name are looked for in the volume then. An overlay whose upper directory is not found at all
-// counts for every volume that is older, since it may write to it (not before Linux 6.8, where it is not
-// known which one is older).
+// is followed in our mount namespace and in the one where the overlay was mounted; from each directory above
+// the overlay, if it is relative. If it leads nowhere, a mount has gone since: the last parts of the name are
+// looked for in the volume then. An overlay whose upper directory is not found at all counts for every volume
+// that is older, since it may write to it (not before Linux 6.8, where it is not known which one is older).
 //
 // Not to be seen: a file that the kernel serves, lower layers and swap files that lie in a part of a volume
 // and have no name any more that leads there, or another one.
@@ -38,13 +37,13 @@ using KeptMounts = std::unordered_map<size_t, std::vector<size_t>>;
 // May be called again for the same hold.
 using HoldReporter = std::function<void(const Hold& hold)>;
 
-// By mount namespace and the mount on which they lie: a process that has it.
-using RootDirectories = std::map<size_t, std::map<size_t, pid_t>>;
+// A process of each mount namespace that has its root directory.
+using NamespaceProcesses = std::map<size_t, pid_t>;
 
 class CensusKernelUsers {
  public:
   CensusKernelUsers(CensusHost& host, const CensusQuestion& question, CensusMounts& mounts,
-                    const KeptMounts& kept, const RootDirectories& roots, const HoldReporter& report);
+                    const KeptMounts& kept, const NamespaceProcesses& processes, const HoldReporter& report);
 
   // Reports what it finds.
   void Look();
@@ -58,7 +57,7 @@ class CensusKernelUsers {
 
   void LookAtNames();
   void LookAtLoops();
-  void Report(const std::vector<size_t>& objects, const Hold& hold);
+  void Report(std::vector<size_t> objects, const Hold& hold);
   // For each index the objects that are held. `answers`: those that are if it cannot be asked.
   [[nodiscard]] std::vector<std::vector<size_t>> AskEach(std::vector<std::vector<size_t>> answers,
                                                          const Question& ask);
@@ -75,8 +74,7 @@ class CensusKernelUsers {
     bool leads = false;
   };
   [[nodiscard]] Led Follow(const Named& named, const std::string& name);
-  // Of processes in it.
-  [[nodiscard]] const std::vector<UniqueFd>& RootsOf(size_t mount_namespace);
+  [[nodiscard]] UniqueFd RootOf(size_t mount_namespace);
 
   // The objects with a volume that contains what is open, or `path` of a namespace, or of the namespace of a
   // mount on which it lies.
@@ -92,11 +90,10 @@ class CensusKernelUsers {
   const CensusQuestion& question_;
   CensusMounts& mounts_;
   const KeptMounts& kept_;
-  const RootDirectories& roots_;
+  const NamespaceProcesses& processes_;
   const HoldReporter& report_;
   std::vector<size_t> file_systems_;  // the objects to look for, by kind
   std::vector<size_t> devices_;
-  std::map<size_t, std::vector<UniqueFd>> open_roots_;
 };
 
 }  // namespace berth

@@ -92,7 +92,8 @@ struct Hold {
   // Of a mount: its source.
   std::string source = {};
   // Of a namespace without a process: what keeps it, as far as that is known. Of what a process has:
-  // "detached" if it lies on a mount that is in no namespace.
+  // "detached" if it lies on a mount that is in no namespace. Of an overlay and a loop device: "possible" if
+  // it cannot be found out what it has.
   std::string keeper = {};
 
   bool operator==(const Hold&) const = default;

@@ -154,7 +154,7 @@ std::string CensusUsers::LookAtProcesses() {
   });
   if (!listed) return "the processes could not be listed";
   if (threads >= kCensusThreads) return "there are more threads than are looked at";
-  CensusKernelUsers(host_, question_, mounts_, kept_, roots_, report_).Look();
+  CensusKernelUsers(host_, question_, mounts_, kept_, processes_, report_).Look();
   for (const auto& processes : {single, threaded, waiting}) {
     for (const auto& [pid, thread] : processes) LookAtMaps(pid, thread);
   }
@@ -168,8 +168,11 @@ void CensusUsers::LookAtDirectories(pid_t pid, const std::string& thread) {
     const auto id = host_.MountId(thread + name, mounts_.unique_ids());
     if (!id.has_value()) continue;
     const auto mount = mounts_.ById(*id);
-    if (kind == HoldKind::kRootDirectory && mount.has_value())
-      roots_[mounts_.mounts()[*mount].mount_namespace].emplace(*mount, pid);
+    if (kind == HoldKind::kRootDirectory && mount.has_value()) {
+      const size_t mount_namespace = mounts_.mounts()[*mount].mount_namespace;
+      if (!processes_.contains(mount_namespace) && host_.Link(thread + name) == "/")
+        processes_.emplace(mount_namespace, pid);
+    }
     const Found found = OnMount(mount, thread + name);
     if (found.objects.empty()) continue;
     Report(found, {.kind = kind, .pid = pid, .where = host_.Name(thread + name)});

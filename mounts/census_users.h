@@ -73,7 +73,7 @@ class CensusUsers {
   std::set<uint64_t> recorded_;
   std::vector<size_t> file_systems_;  // the objects to look for, by kind
   std::vector<size_t> devices_;
-  RootDirectories roots_;
+  NamespaceProcesses processes_;
   // Files that are no block devices, by device and inode.
   std::set<std::pair<uint64_t, uint64_t>> no_devices_;
 };
