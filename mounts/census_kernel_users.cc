@@ -28,11 +28,13 @@
 namespace berth {
 namespace {
 
-// What lies behind a name may be a file system that answers late, or not at all. So long all questions may
-// take, and one this part of what is left.
+// What lies behind a name may be a file system that answers late, or not at all. So long may all that do, and
+// one this part of what is left.
 constexpr std::chrono::milliseconds kPatience{2000};
 constexpr int kPartOfPatience = 4;
 constexpr std::chrono::milliseconds kLeastPatience{10};
+// So long each may take without being counted.
+constexpr std::chrono::milliseconds kQuick{20};
 
 // Added to an object that something may have: it cannot be found out.
 constexpr size_t kMaybe = size_t{1} << 63;
@@ -219,7 +221,9 @@ std::vector<std::vector<size_t>> CensusKernelUsers::AskEach(std::vector<std::vec
       if (reply.missed) host_.Miss("not everything could be looked at");
       if (!reply.done) continue;
       ++next;
-      left -= steady_clock::now() - std::exchange(begun, steady_clock::now());
+      const auto took = steady_clock::now() - begun;
+      left -= std::max(took - kQuick, steady_clock::duration::zero());
+      begun = steady_clock::now();
     }
     left -= steady_clock::now() - begun;
     // One that hangs ends with its file system, and is init's then.

@@ -11,7 +11,7 @@
 // and have no name any more that leads there, or another one.
 //
 // Part of a pass of the census, in berth-mount-helper. A file system may not answer, so this is asked in
-// processes that may hang; all of them together may take two seconds, or the census is incomplete. No shared
+// processes that may hang; all that do may take two seconds, or the census is incomplete. No shared
 // library.
 #pragma once
 
