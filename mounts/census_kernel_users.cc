@@ -59,7 +59,8 @@ std::vector<Layer> LayersOf(const std::string& options) {
     if (!single && !key.starts_with("lowerdir") && !key.starts_with("datadir")) continue;
     // Colons separate layers; one that belongs to a path has a backslash before it.
     Layer layer{.written = key == "upperdir"};
-    const std::string value = DecodeMountinfo(option.substr(equals + 1));
+    std::string value = DecodeMountinfo(option.substr(equals + 1));
+    if (key == "workdir") value += "/work";  // which the kernel makes in it
     for (size_t i = 0; i <= value.size(); ++i) {
       if (i == value.size() || (value[i] == ':' && !single)) {
         if (!layer.name.empty()) layers.push_back(layer);
@@ -303,9 +304,10 @@ std::vector<size_t> CensusKernelUsers::OlderThan(const Named& named) const {
 
 std::vector<size_t> CensusKernelUsers::ObjectsOf(const Named& named, const Teller& tell) {
   const std::vector<size_t> possible = OlderThan(named);
+  const Places places = PlacesOf(named);
   std::set<size_t> objects;
   for (const Layer& layer : named.layers) {
-    Led led = Follow(named, layer.name);
+    Led led = Follow(places, layer.name);
     if (!led.leads) led.objects = ObjectsWithEndOf(layer.name, named);
     // It had another name, in a namespace that has gone, or before a directory was renamed.
     if (!led.leads && led.objects.empty() && layer.written) led.objects = possible;
@@ -321,30 +323,37 @@ std::vector<size_t> CensusKernelUsers::ObjectsOf(const Named& named, const Telle
   return {objects.begin(), objects.end()};
 }
 
-CensusKernelUsers::Led CensusKernelUsers::Follow(const Named& named, const std::string& name) {
+CensusKernelUsers::Places CensusKernelUsers::PlacesOf(const Named& named) {
+  const auto is_relative = [](const Layer& layer) { return !layer.name.starts_with('/'); };
+  Places places{{mounts_.own(), {}}};
+  for (const size_t mount : named.mounts) {
+    AddAbove(mounts_.Text(mount).target, &places[mounts_.mounts()[mount].mount_namespace]);
+  }
+  if (std::ranges::none_of(named.layers, is_relative)) return places;
+  for (const size_t i : file_systems_) {
+    places[mounts_.own()].merge(mounts_.PathsTo(question_.objects[i].device, question_.objects[i].root));
+  }
+  for (auto& [mount_namespace, directories] : places) {
+    for (const Layer& layer : named.layers) AddAbove(layer.name, &directories);
+    const UniqueFd root = RootOf(mount_namespace);
+    std::erase_if(directories, [&](const std::string& directory) {
+      return !std::ranges::all_of(named.layers, [&](const Layer& layer) {
+        return !is_relative(layer) || OpenIn(root.get(), directory + "/" + layer.name).valid();
+      });
+    });
+  }
+  return places;
+}
+
+CensusKernelUsers::Led CensusKernelUsers::Follow(const Places& places, const std::string& name) {
   Led led;
   const auto add = [&led](const std::vector<size_t>& more) {
     led.objects.insert(led.objects.end(), more.begin(), more.end());
   };
-  // From where it may have been given, by namespace.
-  std::map<size_t, std::set<std::string>> directories{{mounts_.own(), {"/"}}};
-  for (const size_t mount : named.mounts) directories[mounts_.mounts()[mount].mount_namespace] = {"/"};
-  if (!name.starts_with('/')) {
-    for (const size_t mount : named.mounts) {
-      AddAbove(mounts_.Text(mount).target, &directories[mounts_.mounts()[mount].mount_namespace]);
-    }
-    for (const size_t i : file_systems_) {
-      directories[mounts_.own()].merge(
-          mounts_.PathsTo(question_.objects[i].device, question_.objects[i].root));
-    }
-    for (auto& [mount_namespace, from] : directories) {
-      for (const Layer& other : named.layers) AddAbove(other.name, &from);
-    }
-  }
-  for (const auto& [mount_namespace, from] : directories) {
+  for (const auto& [mount_namespace, directories] : places) {
     bool leads = false;
     const UniqueFd root = RootOf(mount_namespace);
-    for (const std::string& directory : from) {
+    for (const std::string& directory : name.starts_with('/') ? std::set<std::string>{"/"} : directories) {
       const UniqueFd fd = OpenIn(root.get(), directory + "/" + name);
       if (!fd.valid()) continue;
       leads = true;

@@ -3,9 +3,10 @@
 //
 // Of an overlay and a swap file the kernel tells the name as somebody gave it, or as it was at that time. It
 // is followed in our mount namespace and in the one where the overlay was mounted; from each directory above
-// the overlay, if it is relative. If it leads nowhere, a mount has gone since: the last parts of the name are
-// looked for in the volume then. An overlay whose upper directory is not found at all counts for every volume
-// that is older, since it may write to it (not before Linux 6.8, where it is not known which one is older).
+// the overlay from which all of them lead, if it is relative. If it leads nowhere, a mount has gone since:
+// the last parts of the name are looked for in the volume then. An overlay whose upper directory is not found
+// at all counts for every volume that is older, since it may write to it (not before Linux 6.8, where it is
+// not known which one is older).
 //
 // Not to be seen: a file that the kernel serves, lower layers and swap files that lie in a part of a volume
 // and have no name any more that leads there, or another one.
@@ -21,6 +22,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -68,12 +70,16 @@ class CensusKernelUsers {
   // Whether an overlay was mounted before the object's volume was there; false: it is not known.
   [[nodiscard]] bool WasBefore(size_t object, const Named& named) const;
   [[nodiscard]] std::vector<size_t> OlderThan(const Named& named) const;
+  // From where relative names may have been given, by mount namespace: all of them lead from there. Has each
+  // namespace in which names are followed.
+  using Places = std::map<size_t, std::set<std::string>>;
+  [[nodiscard]] Places PlacesOf(const Named& named);
   // Where a name leads; false: nowhere that is known.
   struct Led {
     std::vector<size_t> objects;
     bool leads = false;
   };
-  [[nodiscard]] Led Follow(const Named& named, const std::string& name);
+  [[nodiscard]] Led Follow(const Places& places, const std::string& name);
   [[nodiscard]] UniqueFd RootOf(size_t mount_namespace);
 
   // The objects with a volume that contains what is open, or `path` of a namespace, or of the namespace of a

@@ -284,14 +284,31 @@ TEST_P(CensusOverlayTest, Fault47ASymlinkToALayerMayLeadNowhereByNow) {
   ExpectNamedUntilItEnds(std::move(overlay));
 }
 
+// From another directory it might have been, the same names lead there; but no overlay has them.
 TEST_P(CensusOverlayTest, Fault47ItsLayersMayBeGivenRelativeToTheVolume) {
-  // From another directory it might have been, the same name leads there.
   over_ = low_ + "/over";
-  for (const std::string& directory : {over_, low_ + "/up"}) ASSERT_EQ(mkdir(directory.c_str(), 0755), 0);
+  for (const char* name : {"/over", "/up", "/work"}) ASSERT_EQ(mkdir((low_ + name).c_str(), 0755), 0);
   const std::filesystem::path before = std::filesystem::current_path();
   std::filesystem::current_path(target_);
   auto overlay = std::make_unique<Overlay>(over_, "", low_);
   std::filesystem::current_path(before);
+  ExpectNamedUntilItEnds(std::move(overlay));
+}
+
+TEST_P(CensusOverlayTest, Fault47ItsLayersMayBeGivenRelativeToADirectoryInTheVolume) {
+  over_ = low_ + "/over";
+  for (const char* name : {"/over", "/up", "/work"}) ASSERT_EQ(mkdir((low_ + name).c_str(), 0755), 0);
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(target_ + "/inner");
+  auto overlay = std::make_unique<Overlay>(over_, "", low_);
+  std::filesystem::current_path(before);
+  // The volume itself has nothing of these names.
+  for (const char* name : {"/up", "/work"})
+    ASSERT_EQ(rename((target_ + name).c_str(), (target_ + name + "2").c_str()), 0);
+  if (GetParam() == KernelAs::kBefore6_8) {
+    EXPECT_THAT(Holds(), IsEmpty()) << "which volume is older is not known there";
+    return;
+  }
   ExpectNamedUntilItEnds(std::move(overlay));
 }
 
