@@ -5,11 +5,9 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/openat2.h>
 #include <linux/stat.h>
 #include <openssl/evp.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -24,6 +22,7 @@
 #include "base/directory_stream.h"
 #include "base/file.h"
 #include "base/mount_calls.h"
+#include "base/open_at2.h"
 #include "base/statmount.h"
 #include "base/status.h"
 
@@ -32,18 +31,6 @@ namespace {
 
 constexpr size_t kFdInfoLimit = 4096;
 constexpr uint64_t kResolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV;
-
-UniqueFd OpenAt2(int directory, const std::string& path, int flags) {
-  open_how how{};
-  how.flags = static_cast<uint64_t>(flags) | O_CLOEXEC;
-  how.resolve = kResolve;
-  while (true) {
-    const long fd = syscall(SYS_openat2, directory, path.c_str(), &how, sizeof how);
-    // EAGAIN: a rename elsewhere raced with the walk; the kernel asks for another try.
-    if (fd < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    return UniqueFd(static_cast<int>(fd));
-  }
-}
 
 absl::StatusOr<PathFacts> Statx(int directory, const std::string& path, const std::string& shown) {
   struct statx info{};
@@ -203,7 +190,7 @@ std::string SafeRoot::Absolute(std::string_view relative) const {
 }
 
 absl::StatusOr<UniqueFd> SafeRoot::OpenBeneath(std::string_view relative, int flags) const {
-  UniqueFd fd = OpenAt2(fd_.get(), relative.empty() ? "." : std::string(relative), flags);
+  UniqueFd fd = OpenAt2(fd_.get(), relative.empty() ? "." : std::string(relative).c_str(), flags, kResolve);
   if (!fd.valid()) return ErrnoStatus(errno, fmt::format("open {}", Absolute(relative)));
   return fd;
 }
@@ -240,7 +227,7 @@ absl::Status SafeRoot::MakeDirectories(std::string_view relative, mode_t mode) c
       if (prefix.string().size() == relative.size()) break;
     }
     // By descriptor: the umask does not apply, and the name cannot be swapped in between.
-    UniqueFd directory = OpenAt2(parent.get(), name, O_RDONLY | O_DIRECTORY);
+    UniqueFd directory = OpenAt2(parent.get(), name.c_str(), O_RDONLY | O_DIRECTORY, kResolve);
     if (!directory.valid()) return ErrnoStatus(errno, fmt::format("open {}", shown));
     if (made && fchmod(directory.get(), mode) != 0) return ErrnoStatus(errno, fmt::format("chmod {}", shown));
     parent = std::move(directory);

@@ -1,11 +1,9 @@
 #include "mounts/census_kernel_users.h"
 
 #include <linux/loop.h>
-#include <linux/openat2.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,6 +21,7 @@
 
 #include "base/directory_stream.h"
 #include "base/mountinfo_line.h"
+#include "base/open_at2.h"
 #include "base/unique_fd.h"
 
 namespace berth {
@@ -39,7 +38,7 @@ constexpr std::chrono::milliseconds kQuick{20};
 // Added to an object that something may have: it cannot be found out.
 constexpr size_t kMaybe = size_t{1} << 63;
 
-// A name that the kernel has of a file or directory, as somebody gave it.
+// The path of a layer, as it was given to mount(2).
 struct Layer {
   std::string name;
   bool written = false;  // what is behind it may be written to
@@ -83,10 +82,6 @@ void AddAbove(std::string path, std::set<std::string>* directories) {
   }
 }
 
-std::string Under(const std::string& directory, const std::string& file) {
-  return directory == "/" ? file : directory + file;
-}
-
 bool LeadsTo(std::string file, const loop_info64& info) {
   struct stat found{};
   if (file.empty()) return false;
@@ -96,15 +91,12 @@ bool LeadsTo(std::string file, const loop_info64& info) {
   return stat(file.c_str(), &found) == 0 && found.st_dev == info.lo_device;
 }
 
-// A directory or file without a look at what it is. No name leads out of `root`.
-UniqueFd OpenIn(int root, const std::string& path, uint64_t flags = 0) {
-  open_how how{};
-  how.flags = O_PATH | O_CLOEXEC | flags;
-  how.resolve = RESOLVE_IN_ROOT;
-  return UniqueFd(static_cast<int>(syscall(SYS_openat2, root, path.c_str(), &how, sizeof how)));
+// Neither follows a name out of `root`, nor opens what is there for more than to ask where it is.
+UniqueFd OpenIn(int root, const std::string& path, int flags = 0) {
+  return OpenAt2(root, path.c_str(), O_PATH | flags, RESOLVE_IN_ROOT);
 }
 
-// Where a name leads that leads to nothing: its symlinks are followed as far as they are there.
+// Of a path to something that is gone: the same without its symlinks, as far as they still exist.
 std::string WhereItLed(int root, std::string path) {
   constexpr int kLinks = 40;  // as many as the kernel follows
   size_t end = 0;
@@ -115,7 +107,7 @@ std::string WhereItLed(int root, std::string path) {
     if (!fd.valid()) break;
     std::array<char, PATH_MAX> link{};
     const ssize_t size = readlinkat(fd.get(), "", link.data(), link.size());
-    if (size <= 0) continue;  // it is none
+    if (size <= 0) continue;  // no symlink
     const std::string rest = end == std::string::npos ? std::string() : path.substr(end);
     const std::string directory = link[0] == '/' ? "/" : part.substr(0, part.rfind('/') + 1);
     path = directory + std::string(link.data(), static_cast<size_t>(size)) + rest;
@@ -217,8 +209,9 @@ std::vector<std::vector<size_t>> CensusKernelUsers::AskEach(std::vector<std::vec
           std::chrono::ceil<std::chrono::milliseconds>(begun + left / kPartOfPatience - steady_clock::now());
       if (wait.count() <= 0 || poll(&readable, 1, static_cast<int>(wait.count())) != 1) break;
       if (!ReadAll(from.get(), &reply, sizeof reply)) break;
-      answers[next].resize(reply.objects);
-      if (!ReadAll(from.get(), answers[next].data(), reply.objects * sizeof(size_t))) break;
+      std::vector<size_t> objects(reply.objects);
+      if (!ReadAll(from.get(), objects.data(), reply.objects * sizeof(size_t))) break;
+      answers[next] = std::move(objects);
       if (reply.missed) host_.Miss("not everything could be looked at");
       if (!reply.done) continue;
       ++next;
@@ -331,7 +324,7 @@ CensusKernelUsers::Places CensusKernelUsers::PlacesOf(const Named& named) {
   }
   if (std::ranges::none_of(named.layers, is_relative)) return places;
   for (const size_t i : file_systems_) {
-    places[mounts_.own()].merge(mounts_.PathsTo(question_.objects[i].device, question_.objects[i].root));
+    places[mounts_.own()].merge(mounts_.PathsTo(question_.objects[i], ""));
   }
   for (auto& [mount_namespace, directories] : places) {
     for (const Layer& layer : named.layers) AddAbove(layer.name, &directories);
@@ -420,7 +413,7 @@ std::vector<size_t> CensusKernelUsers::ObjectsWithEndOf(const std::string& name,
     std::string end = name.starts_with('/') ? name : "/" + name;
     for (size_t at = 0; at != std::string::npos && !found; at = end.find('/', 1)) {
       end.erase(0, at);
-      const auto paths = mounts_.PathsTo(object.device, Under(object.root, end));
+      const auto paths = mounts_.PathsTo(object, end);
       found = end.size() > 1 &&
               std::ranges::any_of(paths, [this](const std::string& path) { return host_.Exists(path); });
     }
@@ -466,16 +459,16 @@ std::vector<size_t> CensusKernelUsers::ObjectsOf(const Loop& loop, const Teller&
                        [&](size_t i) { return question_.objects[i].device == info.lo_rdevice; });
   std::ranges::copy_if(file_systems_, std::back_inserter(objects), is_of);
   tell(objects);
-  // A name that leads to the file tells where it is.
+  // If the path that sysfs shows leads to the file, LookAtLoops finds the volume by it.
   const bool here = LeadsTo(loop.file, info);
-  // One that does not belongs to another namespace, or to a mount that has gone. If that mount showed the
-  // object, the file has this name in the object's directory. The object is free of the device only if our
-  // namespace shows that directory and the file is not there.
+  // If not, the path is one of another namespace, or of a mount that is gone. If that mount showed the
+  // volume's directory, the file has this path in it. So the device does not have the volume only if our
+  // namespace shows that directory, and the file is not there.
   std::erase_if(objects, [&](size_t i) {
     const CensusObject& object = question_.objects[i];
     if (object.block_device || here) return !object.block_device;
     std::set<std::string> names;
-    if (!loop.file.empty()) names = mounts_.PathsTo(object.device, Under(object.root, loop.file));
+    if (!loop.file.empty()) names = mounts_.PathsTo(object, loop.file);
     return !names.empty() &&
            std::ranges::none_of(names, [&](const std::string& name) { return LeadsTo(name, info); });
   });

@@ -1,15 +1,16 @@
 // What the kernel itself has of a file system or a block device: layers of overlays, swap files, and loop
 // devices.
 //
-// Of an overlay and a swap file the kernel tells the name as somebody gave it, or as it was at that time. It
-// is followed in our mount namespace and in the one where the overlay was mounted; from each directory above
-// the overlay from which all of them lead, if it is relative. If it leads nowhere, a mount has gone since:
-// the last parts of the name are looked for in the volume then. An overlay whose upper directory is not found
-// at all counts for every volume that is older, since it may write to it (not before Linux 6.8, where it is
-// not known which one is older).
+// Of overlays and swap files the kernel shows paths alone: those that were given to mount(2), and the swap
+// file's. Each is looked up in our mount namespace, and in the one where the overlay was mounted. A relative
+// path is looked up in the directories above the overlay and in the volume's; a directory counts if all
+// relative paths of the overlay exist in it. If a path leads nowhere, a mount is gone since: then the volume
+// is searched for the last parts of the path. An overlay whose upper directory is not found at all counts for
+// every older volume, since it may write to it. (Before Linux 6.8 it is not known which one is older: there
+// it does not count.)
 //
-// Not to be seen: a file that the kernel serves, lower layers and swap files that lie in a part of a volume
-// and have no name any more that leads there, or another one.
+// Not to be seen: a file that the kernel serves; a lower layer or a swap file whose path leads nowhere, if
+// the volume has nothing of the same name.
 //
 // Part of a pass of the census, in berth-mount-helper. A file system may not answer, so this is asked in
 // processes that may hang; all that do may take two seconds, or the census is incomplete. No shared
@@ -34,7 +35,7 @@
 
 namespace berth {
 
-// The mounts on which what somebody has counts, and the objects for which it does.
+// By mount: the objects of which every user of the mount is a user.
 using KeptMounts = std::unordered_map<size_t, std::vector<size_t>>;
 // May be called again for the same hold.
 using HoldReporter = std::function<void(const Hold& hold)>;
@@ -70,8 +71,7 @@ class CensusKernelUsers {
   // Whether an overlay was mounted before the object's volume was there; false: it is not known.
   [[nodiscard]] bool WasBefore(size_t object, const Named& named) const;
   [[nodiscard]] std::vector<size_t> OlderThan(const Named& named) const;
-  // From where relative names may have been given, by mount namespace: all of them lead from there. Has each
-  // namespace in which names are followed.
+  // The namespaces in which the paths are looked up, and in each the directories for the relative ones.
   using Places = std::map<size_t, std::set<std::string>>;
   [[nodiscard]] Places PlacesOf(const Named& named);
   // Where a name leads; false: nowhere that is known.

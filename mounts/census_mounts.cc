@@ -350,11 +350,12 @@ std::optional<size_t> CensusMounts::MountAt(size_t mount_namespace, const std::s
   return best;
 }
 
-std::set<std::string> CensusMounts::PathsTo(dev_t device, const std::string& path) {
+std::set<std::string> CensusMounts::PathsTo(const CensusObject& object, const std::string& rest) {
   std::set<std::string> paths;
+  const std::string path = Join(object.root, rest);
   for (const size_t mount : in_namespace_[own_]) {
-    if (mounts_[mount].device != device || Text(mount).target.empty()) continue;
-    if (const auto rest = Beneath(path, Text(mount).root)) paths.insert(Join(Text(mount).target, *rest));
+    if (mounts_[mount].device != object.device || Text(mount).target.empty()) continue;
+    if (const auto inside = Beneath(path, Text(mount).root)) paths.insert(Join(Text(mount).target, *inside));
   }
   return paths;
 }

@@ -97,8 +97,9 @@ class CensusMounts {
 
   // On which mount `path` lies, as the root of that namespace shows it.
   [[nodiscard]] std::optional<size_t> MountAt(size_t mount_namespace, const std::string& path);
-  // What a path of a file system may be called in our namespace. Other mounts may lie above it.
-  [[nodiscard]] std::set<std::string> PathsTo(dev_t device, const std::string& path);
+  // What `rest`, a path in the object's directory, may be called in our namespace. Empty: the directory
+  // itself. Other mounts may lie above it.
+  [[nodiscard]] std::set<std::string> PathsTo(const CensusObject& object, const std::string& rest);
 
  private:
   [[nodiscard]] std::string ReadFromKernel();

@@ -3,12 +3,10 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/openat2.h>
 #include <spdlog/spdlog.h>
 #include <sys/mount.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -22,6 +20,7 @@
 #include "base/directory_stream.h"
 #include "base/file.h"
 #include "base/mountinfo.h"
+#include "base/open_at2.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 
@@ -108,11 +107,9 @@ class Token {
   // leads PID 1.
   [[nodiscard]] bool LiesThere() const {
     const UniqueFd root(open("/proc/1/root", O_PATH | O_DIRECTORY | O_CLOEXEC));
-    open_how how{};
-    how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
-    how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
     if (!root.valid()) return false;
-    const UniqueFd there(static_cast<int>(syscall(SYS_openat2, root.get(), path_.c_str(), &how, sizeof how)));
+    const UniqueFd there =
+        OpenAt2(root.get(), path_.c_str(), O_PATH | O_DIRECTORY, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
     struct stat info{};
     return there.valid() && fstat(there.get(), &info) == 0 && info.st_dev == device_;
   }

@@ -1,12 +1,13 @@
 #include "mounts/helper/operations.h"
 
 #include <fcntl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+
+#include "base/open_at2.h"
 
 namespace berth::mount_helper {
 
@@ -51,15 +52,7 @@ bool Number(const char* text, int base, unsigned long limit, unsigned long* valu
 }
 
 int OpenAt(int directory, const char* name, int flags, unsigned long long resolve) {
-  open_how how{};
-  how.flags = static_cast<unsigned long long>(flags) | O_CLOEXEC;
-  how.resolve = resolve;
-  while (true) {
-    const long fd = syscall(SYS_openat2, directory, name, &how, sizeof how);
-    // EAGAIN: a rename elsewhere raced with the walk; the kernel asks for another try.
-    if (fd < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    return static_cast<int>(fd);
-  }
+  return OpenAt2(directory, name, flags, resolve).Release();
 }
 
 }  // namespace berth::mount_helper

@@ -104,8 +104,8 @@ class CensusTestBase : public ::testing::TestWithParam<KernelAs> {
   }
   static uint64_t IdOf(const std::string& path) {
     const uint64_t id = LookAt(path)->mount_id;
-    const auto told = StatMount(id);
-    return GetParam() == KernelAs::kBefore6_8 && told.ok() && told->has_value() ? (*told)->old_id : id;
+    const auto mount = StatMount(id);
+    return GetParam() == KernelAs::kBefore6_8 && mount.ok() && mount->has_value() ? (*mount)->old_id : id;
   }
   // All mounts that there are now were there before the volume.
   void BeginVolume() {

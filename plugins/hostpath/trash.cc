@@ -3,10 +3,8 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/openat2.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/open_at2.h"
 #include "base/status.h"
 
 namespace berth::hostpath {
@@ -23,10 +22,8 @@ namespace {
 using Directory = std::unique_ptr<DIR, int (*)(DIR*)>;
 
 Directory OpenDirectory(int parent, const char* name) {
-  open_how how{};
-  how.flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV;
-  UniqueFd fd(static_cast<int>(syscall(SYS_openat2, parent, name, &how, sizeof how)));
+  UniqueFd fd = OpenAt2(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW,
+                        RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV);
   if (!fd.valid()) return {nullptr, closedir};
   Directory directory(fdopendir(fd.get()), closedir);
   if (directory != nullptr) static_cast<void>(fd.Release());
