@@ -18,7 +18,7 @@ namespace {
 // The kernel gives a page at a time.
 constexpr size_t kChunk = size_t{8} * 1024;
 constexpr size_t kLineLimit = size_t{64} * 1024;
-constexpr size_t kFileLimit = size_t{256} * 1024 * 1024;
+constexpr size_t kMountInfoLimit = size_t{256} * 1024 * 1024;
 
 }  // namespace
 
@@ -35,7 +35,7 @@ absl::Status ReadMountinfo(const std::string& path,
     if (count < 0) return ErrnoStatus(errno, fmt::format("read {}", path));
     buffer.append(chunk.data(), static_cast<size_t>(count));
     total += static_cast<size_t>(count);
-    if (total > kFileLimit) return absl::OutOfRangeError(fmt::format("{}: too long", path));
+    if (total > kMountInfoLimit) return absl::OutOfRangeError(fmt::format("{}: too long", path));
     std::string_view rest = buffer;
     for (size_t end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
       const std::optional<MountinfoLine> line = ParseMountinfoLine(rest.substr(0, end));

@@ -14,7 +14,7 @@
 namespace berth {
 namespace {
 
-constexpr size_t kFileLimit = 64 * size_t{1024};
+constexpr size_t kTomlLimit = 64 * size_t{1024};
 
 // Insertions, deletions and substitutions from one name to the other.
 size_t EditDistance(std::string_view a, std::string_view b) {
@@ -76,7 +76,7 @@ absl::StatusOr<std::string> ReadTomlFile(const std::string& path) {
   struct stat info{};
   if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, fmt::format("read {}", path));
   if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(fmt::format("read {}: not a file", path));
-  absl::StatusOr<std::string> content = ReadFile(path, kFileLimit);
+  absl::StatusOr<std::string> content = ReadFile(path, kTomlLimit);
   if (absl::IsOutOfRange(content.status())) return absl::InvalidArgumentError(content.status().message());
   return content;
 }

@@ -12,8 +12,6 @@
 namespace berth::cli {
 namespace {
 
-using Stub = ClusterClient::Stub;
-
 // What goes on without this caller is said with the error.
 absl::Status WithWaitHint(absl::Status status) {
   if (!absl::IsDeadlineExceeded(status)) return status;
@@ -21,14 +19,15 @@ absl::Status WithWaitHint(absl::Status status) {
                   "It goes on, and the same command joins it; to wait longer: --timeout 10m");
 }
 
-struct ListOptions {
+struct ClaimListOptions {
   std::string name_space;
   std::string volume;
   std::string consumer;
   std::string node;
 };
 
-absl::StatusOr<v1::ListClusterClaimsResponse> AskForClaims(Session& session, const ListOptions& options) {
+absl::StatusOr<v1::ListClusterClaimsResponse> AskForClaims(Session& session,
+                                                           const ClaimListOptions& options) {
   v1::ListClusterClaimsRequest request;
   request.set_namespace_(options.name_space);
   if (!options.volume.empty()) {
@@ -39,10 +38,10 @@ absl::StatusOr<v1::ListClusterClaimsResponse> AskForClaims(Session& session, con
   request.set_consumer(options.consumer);
   request.set_node(options.node);
   BERTH_ASSIGN_OR_RETURN(ClusterClient cluster, session.ConnectCluster());
-  return cluster.CallForAllPages(&Stub::ListClaims, request, "list the claims");
+  return cluster.CallForAllPages(&ClusterClient::Stub::ListClaims, request, "list the claims");
 }
 
-absl::Status List(Session& session, const ListOptions& options) {
+absl::Status List(Session& session, const ClaimListOptions& options) {
   BERTH_ASSIGN_OR_RETURN(const v1::ListClusterClaimsResponse answer, AskForClaims(session, options));
   if (session.output.json()) {
     session.output.Json(answer);
@@ -96,7 +95,7 @@ absl::StatusOr<v1::ClaimClusterVolumeResponse> ClaimInCluster(Session& session,
       fmt::format("claim {}/{} for {}", PrintableName(request.namespace_()), PrintableName(request.volume()),
                   Use(request.consumer(), request.name()));
   const Progress progress(session.output, doing);
-  auto answer = cluster.Call(&Stub::ClaimVolume, request, doing);
+  auto answer = cluster.Call(&ClusterClient::Stub::ClaimVolume, request, doing);
   if (!answer.ok()) return WithWaitHint(answer.status());
   return answer;
 }
@@ -113,7 +112,7 @@ absl::Status ReleaseInCluster(Session& session, const ClaimName& options) {
       fmt::format("release {} for {}", PrintableName(options.volume), Use(options.consumer, options.name));
   const absl::StatusOr<v1::ReleaseClusterClaimResponse> answer = [&] {
     const Progress progress(session.output, doing);
-    return cluster.Call(&Stub::ReleaseClaim, request, doing);
+    return cluster.Call(&ClusterClient::Stub::ReleaseClaim, request, doing);
   }();
   if (!answer.ok()) return WithWaitHint(answer.status());
   if (session.output.json()) {
@@ -127,9 +126,9 @@ absl::Status ReleaseInCluster(Session& session, const ClaimName& options) {
 
 void AddClusterClaims(CLI::App& app, Command& chosen) {
   CLI::App* group = AddGroup(app, "claim", "Claims of a cluster (--cluster): list, show");
-  AddCommand<ListOptions>(
+  AddCommand<ClaimListOptions>(
       *group, "list", "Every claim, its step, and what it waits for", chosen,
-      [](CLI::App& command, ListOptions& options) {
+      [](CLI::App& command, ClaimListOptions& options) {
         CLI::Option* name_space =
             command.add_option("--namespace", options.name_space, "Only of this namespace")
                 ->option_text("NAME");

@@ -66,7 +66,7 @@ std::string UseOf(const v1::ClusterClaim& claim) {
   return claim.name().empty() ? claim.consumer() : fmt::format("{} ({})", claim.consumer(), claim.name());
 }
 
-Cell StateCell(const v1::ClusterClaim& claim) {
+Cell ClaimStateCell(const v1::ClusterClaim& claim) {
   if (claim.phase() == v1::ClusterClaim::LEAVING) return {"leaving", Tone::kCareful};
   return claim.has_mount() ? Cell("mounted", Tone::kGood) : Cell("held", Tone::kCareful);
 }
@@ -119,7 +119,7 @@ Table ClaimTable(const google::protobuf::RepeatedPtrField<v1::ClusterClaim>& cla
   Table table({"VOLUME", "CONSUMER", "NODE", "STATE", "ACCESS", "WAITS FOR"});
   for (const v1::ClusterClaim& claim : claims) {
     table.Add({fmt::format("{}/{}", claim.namespace_(), claim.volume()), UseOf(claim), claim.node(),
-               StateCell(claim),
+               ClaimStateCell(claim),
                fmt::format("{}{}", AccessModeName(claim.access_mode()), claim.writes() ? "" : ", reads"),
                claim.waits_for()});
   }
@@ -131,7 +131,7 @@ Table ClaimDetails(const v1::ClusterClaim& claim) {
   table.Add({"volume", fmt::format("{}/{}", claim.namespace_(), claim.volume())});
   table.Add({"consumer", UseOf(claim)});
   table.Add({"node", claim.node()});
-  table.Add({"state", StateCell(claim)});
+  table.Add({"state", ClaimStateCell(claim)});
   if (!claim.cause().empty()) table.Add({"leaves because", claim.cause()});
   table.Add({"access", fmt::format("{}, {}", AccessModeName(claim.access_mode()),
                                    claim.writes() ? "writes" : "reads")});

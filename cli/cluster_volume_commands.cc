@@ -18,8 +18,6 @@
 namespace berth::cli {
 namespace {
 
-using Stub = ClusterClient::Stub;
-
 struct RegisterOptions {
   std::string volume;
   std::string driver;
@@ -89,7 +87,7 @@ absl::Status Register(Session& session, const RegisterOptions& options) {
   const std::string doing = fmt::format("register {}", PrintableName(options.volume));
   const absl::StatusOr<v1::RegisterVolumeResponse> answer = [&] {
     const Progress progress(session.output, doing);
-    return cluster.Call(&Stub::RegisterVolume, request, doing);
+    return cluster.Call(&ClusterClient::Stub::RegisterVolume, request, doing);
   }();
   if (!answer.ok()) return answer.status();
   if (session.output.json()) {
@@ -112,7 +110,7 @@ absl::Status Deregister(Session& session, const NamedOptions& options) {
   request.set_id(name.id);
   BERTH_ASSIGN_OR_RETURN(ClusterClient cluster, session.ConnectCluster());
   BERTH_ASSIGN_OR_RETURN(const v1::DeregisterVolumeResponse answer,
-                         cluster.Call(&Stub::DeregisterVolume, request,
+                         cluster.Call(&ClusterClient::Stub::DeregisterVolume, request,
                                       fmt::format("deregister {}", PrintableName(options.volume))));
   if (session.output.json()) {
     session.output.Json(answer);
@@ -130,8 +128,9 @@ absl::Status ListClusterVolumes(Session& session, const std::string& name_space,
   request.set_namespace_(name_space);
   request.set_driver(driver);
   BERTH_ASSIGN_OR_RETURN(ClusterClient cluster, session.ConnectCluster());
-  BERTH_ASSIGN_OR_RETURN(const v1::ListClusterVolumesResponse all,
-                         cluster.CallForAllPages(&Stub::ListVolumes, request, "list the volumes"));
+  BERTH_ASSIGN_OR_RETURN(
+      const v1::ListClusterVolumesResponse all,
+      cluster.CallForAllPages(&ClusterClient::Stub::ListVolumes, request, "list the volumes"));
   if (session.output.json()) {
     session.output.Json(all);
     return absl::OkStatus();
@@ -151,9 +150,9 @@ absl::Status ShowClusterVolume(Session& session, const std::string& volume) {
   request.set_namespace_(name.name_space);
   request.set_id(name.id);
   BERTH_ASSIGN_OR_RETURN(ClusterClient cluster, session.ConnectCluster());
-  BERTH_ASSIGN_OR_RETURN(
-      const v1::GetClusterVolumeResponse answer,
-      cluster.Call(&Stub::GetVolume, request, fmt::format("show volume {}", PrintableName(volume))));
+  BERTH_ASSIGN_OR_RETURN(const v1::GetClusterVolumeResponse answer,
+                         cluster.Call(&ClusterClient::Stub::GetVolume, request,
+                                      fmt::format("show volume {}", PrintableName(volume))));
   if (session.output.json()) {
     session.output.Json(answer);
     return absl::OkStatus();

@@ -36,7 +36,7 @@ struct CsiOptions {
   bool list = false;
 };
 
-constexpr const char* kFooter =
+constexpr const char* kCsiFooter =
     R"(Names: NodePublishVolume, node-publish-volume or publish-volume; services are identity, controller, node,
 group-controller and snapshot-metadata. The answer is JSON, of a stream one line each.
   berthctl csi --list node publish-volume                  what a request takes
@@ -63,7 +63,7 @@ void DeclareCsi(CLI::App& command, CsiOptions& options) {
                   "The request's secrets: a JSON object of strings or KEY=VALUE lines; - is standard input")
       ->option_text("FILE");
   command.add_flag("--list", options.list, "List the RPCs, or what SERVICE, or METHOD, has");
-  command.footer(kFooter);
+  command.footer(kCsiFooter);
 }
 
 // ---- --list ----
@@ -209,7 +209,7 @@ absl::Status FillSecrets(const Secrets& secrets, Message* request) {
 
 // ---- the call ----
 
-std::string_view HintFor(absl::StatusCode code) {
+std::string_view CsiHintFor(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kUnimplemented:
       return "What the plugin has: get-plugin-capabilities of identity, get-capabilities of controller and "
@@ -290,7 +290,7 @@ absl::Status Csi(Session& session, const CsiOptions& options) {
         fmt::format("lost the plugin at {}: {}", Printable(path), std::string(status.message())),
         "Did it crash, or does something else than CSI listen there?");
   }
-  return WithHint(Annotate(status, method->name()), HintFor(status.code()));
+  return WithHint(Annotate(status, method->name()), CsiHintFor(status.code()));
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ struct LogsOptions {
   std::string after;
 };
 
-absl::StatusOr<uint64_t> ParseNumber(const std::string& text, std::string_view option, uint64_t limit) {
+absl::StatusOr<uint64_t> ParseCount(const std::string& text, std::string_view option, uint64_t limit) {
   const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
   if (!digits || text.size() > 19 || std::stoull(text) > limit) {
     return UsageError(
@@ -55,11 +55,11 @@ absl::StatusOr<v1::ReadPluginLogRequest> LogsRequest(const LogsOptions& options)
     return request;
   } else if (!options.last.empty()) {
     BERTH_ASSIGN_OR_RETURN(const uint64_t last,
-                           ParseNumber(options.last, "-n", std::numeric_limits<uint32_t>::max()));
+                           ParseCount(options.last, "-n", std::numeric_limits<uint32_t>::max()));
     request.set_last_lines(static_cast<uint32_t>(last));
   } else if (!options.after.empty()) {
     BERTH_ASSIGN_OR_RETURN(const uint64_t after,
-                           ParseNumber(options.after, "--after", std::numeric_limits<int64_t>::max()));
+                           ParseCount(options.after, "--after", std::numeric_limits<int64_t>::max()));
     request.mutable_after()->set_position(after);
   } else if (options.follow) {
     request.set_last_lines(kFollowedLines);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kDefaultPlace = "/volumes/";
 
-std::string Quoted(std::string_view path) {
+std::string QuotedPath(std::string_view path) {
   constexpr size_t kPathLimit = 200;
   return fmt::format("'{}'", Printable(path, kPathLimit));
 }
@@ -26,7 +26,7 @@ const std::string& Label(const v1::ConsumerMount& mount) {
 
 absl::Status CheckPath(std::string_view path) {
   const auto wrong = [&](std::string_view why) {
-    return UsageError(fmt::format("--at: {} {}", Quoted(path), why), "--at NAME=/absolute/path");
+    return UsageError(fmt::format("--at: {} {}", QuotedPath(path), why), "--at NAME=/absolute/path");
   };
   if (!path.starts_with('/')) return wrong("is not absolute");
   if (path.find_first_not_of('/') == std::string_view::npos) {
@@ -70,7 +70,7 @@ absl::Status Apply(const std::string& option, const v1::ListConsumerMountsRespon
   if (readings.empty() && option.starts_with('/')) {
     if (mounts.mounts_size() != 1) {
       return UsageError(
-          fmt::format("--at {}: there are {} mounts; say which", Quoted(option), mounts.mounts_size()),
+          fmt::format("--at {}: there are {} mounts; say which", QuotedPath(option), mounts.mounts_size()),
           "--at NAME=/path, with the name of the use or the volume's id");
     }
     readings.push_back({0, option});
@@ -78,16 +78,18 @@ absl::Status Apply(const std::string& option, const v1::ListConsumerMountsRespon
   if (readings.empty()) {
     const size_t equals = option.find('=');
     if (equals != std::string::npos && !option.substr(equals + 1).starts_with('/')) {
-      return UsageError(fmt::format("--at {}: the path must be absolute", Quoted(option)), "--at NAME=/path");
+      return UsageError(fmt::format("--at {}: the path must be absolute", QuotedPath(option)),
+                        "--at NAME=/path");
     }
     std::string known;
-    for (const v1::ConsumerMount& mount : mounts.mounts()) known += fmt::format(" {}", Quoted(Label(mount)));
+    for (const v1::ConsumerMount& mount : mounts.mounts())
+      known += fmt::format(" {}", QuotedPath(Label(mount)));
     return UsageError(
-        fmt::format("--at {}: this consumer has no such volume; it has{}", Quoted(option), known),
+        fmt::format("--at {}: this consumer has no such volume; it has{}", QuotedPath(option), known),
         "--at NAME=/path, with the name of the use or the volume's id");
   }
   if (readings.size() > 1) {
-    return UsageError(fmt::format("--at {}: it fits {} of the mounts", Quoted(option), readings.size()),
+    return UsageError(fmt::format("--at {}: it fits {} of the mounts", QuotedPath(option), readings.size()),
                       "Use the name of the use: berthctl volume mounts CONSUMER shows it");
   }
   const Reading& reading = readings.front();
@@ -95,7 +97,7 @@ absl::Status Apply(const std::string& option, const v1::ListConsumerMountsRespon
   std::optional<std::string>& place = places[static_cast<size_t>(reading.mount)];
   if (place.has_value()) {
     return UsageError(
-        fmt::format("--at: the place of {} is given twice", Quoted(Label(mounts.mounts(reading.mount)))));
+        fmt::format("--at: the place of {} is given twice", QuotedPath(Label(mounts.mounts(reading.mount)))));
   }
   place = Simplified(reading.path);
   return absl::OkStatus();
@@ -105,7 +107,7 @@ absl::StatusOr<std::string> DefaultPlace(const v1::ConsumerMount& mount) {
   const std::string& label = Label(mount);
   if (label.empty() || label == "." || label == ".." || label.find('/') != std::string::npos ||
       label.find('\0') != std::string::npos) {
-    return UsageError(fmt::format("{} makes no path: say where it is to be", Quoted(label)),
+    return UsageError(fmt::format("{} makes no path: say where it is to be", QuotedPath(label)),
                       "--at NAME=/path, with the name of the use or the volume's id");
   }
   return std::string(kDefaultPlace) + label;
@@ -127,8 +129,8 @@ absl::StatusOr<std::vector<PlacedMount>> PlaceMounts(const v1::ListConsumerMount
     }
     const auto [other, free] = taken.emplace(*place, Label(mount));
     if (!free) {
-      return UsageError(fmt::format("{} and {} would both be at {}", Quoted(other->second),
-                                    Quoted(Label(mount)), Quoted(*place)),
+      return UsageError(fmt::format("{} and {} would both be at {}", QuotedPath(other->second),
+                                    QuotedPath(Label(mount)), QuotedPath(*place)),
                         "Say where one of them is to be: --at NAME=/path");
     }
     placed.push_back({.mount = mount, .destination = *place});

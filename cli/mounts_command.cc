@@ -21,7 +21,7 @@ struct MountsOptions {
   std::vector<std::string> at;
 };
 
-constexpr const char* kFooter =
+constexpr const char* kMountsFooter =
     R"(Words are quoted for a shell where they have to be. Stop where berthctl fails, as these do:
   mounts=$(berthctl volume mounts job-7 --format podman) && eval "podman run $mounts IMAGE"
   berthctl volume mounts job-7 --at data=/var/lib/app --format systemd > /run/v.conf &&
@@ -57,7 +57,7 @@ void AddMounts(CLI::App& volume, Command& chosen) {
         AddRepeated(
             command, "--at", options.at, "NAME=/PATH",
             "Where the consumer is to see the use NAME, or the volume of that id; default: /volumes/NAME");
-        command.footer(kFooter);
+        command.footer(kMountsFooter);
       },
       Mounts);
 }

@@ -18,7 +18,7 @@ namespace {
 using std::chrono::system_clock;
 
 // The state, with "paused" and "draining".
-Cell StateCell(const v1::Plugin& plugin) {
+Cell PluginStateCell(const v1::Plugin& plugin) {
   const v1::PluginState state = plugin.state();
   std::string name = PluginStateName(state);
   if (plugin.draining() && state != v1::DRAINING) name += ", draining";
@@ -114,8 +114,8 @@ Table PluginTable(const v1::ListPluginsResponse& plugins) {
                "RESTARTS", "STARTED", "REASON"});
   for (const v1::Plugin& plugin : plugins.plugins()) {
     const v1::Fingerprint& facts = plugin.fingerprint();
-    table.Add({plugin.id(), Kind(plugin), StateCell(plugin), YesNo(plugin.alive()), YesNo(plugin.ready()),
-               YesNo(plugin.registered()), facts.driver_name(), facts.vendor_version(),
+    table.Add({plugin.id(), Kind(plugin), PluginStateCell(plugin), YesNo(plugin.alive()),
+               YesNo(plugin.ready()), YesNo(plugin.registered()), facts.driver_name(), facts.vendor_version(),
                fmt::to_string(plugin.volumes_in_use()), fmt::to_string(plugin.restarts()),
                plugin.alive() && plugin.has_started_at() ? FormatRelative(plugin.started_at(), now) : "",
                Trouble(plugin)});
@@ -128,7 +128,7 @@ Table PluginDetails(const v1::Plugin& plugin) {
   Table table;
   table.Add({"id", plugin.id()});
   table.Add({"kind", Kind(plugin)});
-  table.Add({"state", StateCell(plugin)});
+  table.Add({"state", PluginStateCell(plugin)});
   if (!plugin.reason().empty()) table.Add({"reason", plugin.reason()});
   table.Add({"facts", Facts(plugin)});
   if (plugin.draining() && plugin.waiting_for().empty()) table.Add({"waits for", "its process to end"});

@@ -17,7 +17,7 @@
 namespace berth::cli {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kPublishFooter =
     R"(Prints the path at which the volume is, and only that. Repeat it freely: the same request confirms.
 A switch that the file sets is taken back so: --readonly=false.
   target=$(berthctl volume publish --plugin hostpath --volume v1 --consumer job-7 --fs ext4)
@@ -298,7 +298,7 @@ void DeclarePublish(CLI::App& command, PublishOptions& options) {
   DeclareLife(command, options);
   DeclareSecretsAndContext(command, options);
   DeclareRuntime(command, options);
-  command.footer(kFooter);
+  command.footer(kPublishFooter);
 }
 
 absl::StatusOr<v1::SecretsReference> ParseSecretsReference(const std::string& text) {

@@ -13,13 +13,13 @@
 namespace berth::cli {
 namespace {
 
-struct ListOptions {
+struct VolumeListOptions {
   std::string plugin;
   std::string consumer;
   std::string label;
 };
 
-absl::Status Volumes(Session& session, const ListOptions& options) {
+absl::Status Volumes(Session& session, const VolumeListOptions& options) {
   v1::ListVolumesRequest request;
   request.set_plugin_id(options.plugin);
   request.set_consumer(options.consumer);
@@ -64,9 +64,9 @@ absl::Status Show(Session& session, const VolumeOptions& options) {
 }  // namespace
 
 void AddVolumeCommands(CLI::App& app, Command& chosen) {
-  AddCommand<ListOptions>(
+  AddCommand<VolumeListOptions>(
       app, "volumes", "Every volume that this node uses", chosen,
-      [](CLI::App& command, ListOptions& options) {
+      [](CLI::App& command, VolumeListOptions& options) {
         command.add_option("--plugin", options.plugin, "Only of this plugin")->option_text("ID");
         command.add_option("--consumer", options.consumer, "Only of this consumer")->option_text("NAME");
         command.add_option("--label", options.label, "Only volumes whose label starts with this")

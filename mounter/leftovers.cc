@@ -7,11 +7,11 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "mounter/volume_paths.h"
 
 namespace berth {
 namespace {
 
-constexpr size_t kTreeLimit = 1'000'000;
 constexpr size_t kEntriesNamed = 5;
 
 // Whether it is a directory of this file system: nothing is mounted there, and nothing is followed.

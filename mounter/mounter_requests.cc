@@ -11,7 +11,7 @@
 namespace berth {
 namespace {
 
-constexpr const char* kSuperseded = "an unpublish of the same, or its consumer's end, came after it";
+constexpr const char* kUnpublishFollows = "an unpublish of the same, or its consumer's end, came after it";
 
 std::string Context(std::string_view what, const std::string& volume_id) {
   return fmt::format("{} volume {}", what, Printable(volume_id, 128));
@@ -47,7 +47,7 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
                     .publication = {.consumer = request.consumer, .name = request.name}});
     auto life = co_await context_.consumers.Identify(request.life, deadline);
     if (arriving->superseded)
-      co_return absl::AbortedError(fmt::format("{}: not begun: {}", context, kSuperseded));
+      co_return absl::AbortedError(fmt::format("{}: not begun: {}", context, kUnpublishFollows));
     // NOT_FOUND would mean the volume.
     if (absl::IsNotFound(life.status())) {
       co_return absl::FailedPreconditionError(fmt::format("{}: {}", context, MessageOf(life.status())));

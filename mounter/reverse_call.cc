@@ -20,8 +20,7 @@ constexpr int kReverseCalls = 3;
 constexpr Duration kBetweenReverseCalls = std::chrono::milliseconds(50);
 // How many mounts on top of one another one try unmounts.
 constexpr int kStackedMounts = 16;
-// How long the search for holders, and the abort of a file system, may take of a step's time.
-constexpr Duration kLookForHolders = std::chrono::seconds(5);
+// How long the abort of a file system, and a detach, may take of a step's time.
 constexpr Duration kAbort = std::chrono::seconds(10);
 constexpr Duration kDetach = std::chrono::seconds(3);
 // While a reverse call does not return: when its file system is aborted again, when it is detached, how long
@@ -397,7 +396,7 @@ Awaitable<absl::Status> ReverseCall::UnmountOurselves(UnmountOptions options, Ti
 Awaitable<StepReport> WithHolders(MounterContext& context, VolumeRecord record, StepReport report,
                                   std::string path, TimePoint deadline) {
   auto holders =
-      co_await context.release.HoldersAt(record, path, std::min(deadline, Clock::now() + kLookForHolders));
+      co_await context.release.HoldersAt(record, path, std::min(deadline, Clock::now() + kHolderSearch));
   if (!holders.ok()) co_return report;
   NameConsumers(record, &*holders);
   // It is in no list of the kernel's.

@@ -13,12 +13,6 @@
 #include "mounts/mount_unit.h"
 
 namespace berth {
-namespace {
-
-// How long the search for who keeps the path busy may take.
-constexpr Duration kLookForHolders = std::chrono::seconds(5);
-
-}  // namespace
 
 Awaitable<absl::Status> FreePublishedPath(MountHelper& helper, std::string path, TimePoint deadline) {
   auto remove = [path] { return RemoveMountDropIn(RuntimeUnitDirectory(), path); };
@@ -80,8 +74,7 @@ Awaitable<StepReport> VolumeSteps::UnmountPath(VolumeRecord record, PublicationR
   if (ErrnoOf(unmounted) != EBUSY) co_return report;
   // The same file system is mounted at the target; both mounts are known as the volume's.
   const std::string target = context_.paths->TargetPath(record, publication);
-  co_return co_await WithHolders(context_, record, std::move(report), target,
-                                 std::min(deadline, Clock::now() + kLookForHolders));
+  co_return co_await WithHolders(context_, record, std::move(report), target, deadline);
 }
 
 }  // namespace berth

@@ -19,7 +19,6 @@ namespace {
 
 constexpr mode_t kTraversable = 0711;
 constexpr mode_t kPrivate = 0700;
-constexpr size_t kTreeLimit = 1'000'000;
 
 std::string VolumeDirectory(const VolumeRecord& record) {
   return VolumePaths::VolumeKey(record.plugin_id, record.volume_id);

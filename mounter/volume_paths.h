@@ -32,6 +32,8 @@ namespace berth {
 
 // How many names ListTarget lists.
 inline constexpr size_t kTargetLimit = 10'000;
+// How many names are listed of a directory of the tree, or of the identity files. More is an error.
+inline constexpr size_t kTreeLimit = 1'000'000;
 
 class VolumePaths {
  public:

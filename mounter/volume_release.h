@@ -27,6 +27,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@
 namespace berth {
 
 inline constexpr size_t kHoldersShown = 64;
+// How long a step of a volume looks for the holders that keep it from being done.
+inline constexpr Duration kHolderSearch = std::chrono::seconds(5);
 
 struct ReleaseCheck {
   bool released = true;

@@ -21,8 +21,6 @@ namespace {
 
 constexpr size_t kLeftoverMountLimit = 1000;
 constexpr size_t kNamesShown = 5;
-// How long the search for holders may take of a step's time.
-constexpr Duration kLookForHolders = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -297,7 +295,7 @@ Awaitable<StepReport> VolumeSteps::ReleaseWithoutPlugin(VolumeRecord record, Ste
 }
 
 Awaitable<std::optional<StepReport>> VolumeSteps::InUseOutside(VolumeRecord record, TimePoint deadline) {
-  const TimePoint until = std::min(deadline, Clock::now() + kLookForHolders);
+  const TimePoint until = std::min(deadline, Clock::now() + kHolderSearch);
   auto holders = co_await context_.release.HoldersBeforeUnstage(record, until);
   if (holders.ok() && holders->empty()) co_return std::nullopt;
   StepReport report{.outcome = CallOutcome::kRetry, .error = holders.status(), .in_use = true};

@@ -25,7 +25,6 @@ constexpr int kObjectsPerMessage = 256;
 constexpr size_t kBytesPerMessage = size_t{1} << 20;
 constexpr size_t kEventsPerMessage = 64;
 constexpr size_t kRefusals = 1024;
-constexpr uint32_t kProtocolMajor = 1;
 
 Duration HeartbeatInterval(const v1::Welcome& welcome) {
   if (!welcome.has_heartbeat_interval()) return kDefaultHeartbeat;

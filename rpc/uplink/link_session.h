@@ -15,6 +15,7 @@
 
 #include <absl/status/status.h>
 
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
@@ -31,6 +32,11 @@
 #include "rpc/uplink/outbox.h"
 
 namespace berth {
+
+// The version of the link (berth/v1/scheduler.proto) that this node speaks. A scheduler with another major
+// version is left.
+inline constexpr uint32_t kProtocolMajor = 1;
+inline constexpr uint32_t kProtocolMinor = 0;
 
 // What a session reports to its owner, and asks it for. Called on the loop.
 class LinkHost {

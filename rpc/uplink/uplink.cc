@@ -20,8 +20,6 @@
 namespace berth {
 namespace {
 
-constexpr uint32_t kProtocolMajor = 1;
-constexpr uint32_t kProtocolMinor = 0;
 constexpr size_t kRefusalsReported = 32;
 constexpr auto kGoodbyeWithin = std::chrono::seconds(1);
 
