@@ -240,7 +240,7 @@ absl::Status ControllerService::CheckUnused(const VolumeRecord& volume) {
   // A mount in another mount namespace still keeps the device, and has a user.
   std::vector<LoopDevice> loops;
   BERTH_ASSIGN_OR_RETURN(loops,
-                         FindLoops(context_.storage.ContentPath(Area::kVolumes, volume.id, volume.kind)));
+                         FindKeptLoops(context_.storage.ContentPath(Area::kVolumes, volume.id, volume.kind)));
   if (loops.empty()) return absl::OkStatus();
   return in_use(fmt::format("{} is still attached to its image", loops.front().path));
 }

@@ -1,6 +1,7 @@
 // The life of volumes of every kind, through the real program, with real mounts.
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -218,6 +219,25 @@ TEST_P(MountableVolumeTest, IsCopiedWholeIntoClonesAndSnapshots) {
   EXPECT_CALL_OK(Unstage(cloned, staging_cloned));
   for (const std::string& volume : {restored, cloned, again}) EXPECT_CALL_OK(Delete(volume));
   for (int repeat = 0; repeat < 2; ++repeat) EXPECT_CALL_OK(DropSnapshot(snapshot.snapshot_id()));
+}
+
+// As udev does, and blkid: the kernel keeps the loop device attached to the image meanwhile.
+TEST_P(MountableVolumeTest, IsDeletedThoughAProgramLooksAtItsDeviceForAMoment) {
+  const std::string id = MustCreate(Request("pvc-1"));
+  const std::string staging = workplace_.NewStagingPath("1");
+  EXPECT_CALL_OK(Stage(id, staging, Capability()));
+  std::vector<UniqueFd> devices;  // a directory has none
+  for (const std::string& loop : LoopsBeneath(workplace_.path())) {
+    devices.emplace_back(open(("/dev/" + loop).c_str(), O_RDONLY | O_CLOEXEC));
+    ASSERT_TRUE(devices.back().valid()) << loop;
+  }
+  EXPECT_CALL_OK(Unstage(id, staging));
+  EXPECT_EQ(LoopsBeneath(workplace_.path()).size(), GetParam().kind == "directory" ? 0 : 1);
+  std::jthread looker([&devices] {
+    poll(nullptr, 0, 200);  // It looks for this long.
+    devices.clear();
+  });
+  EXPECT_CALL_OK(Delete(id));
 }
 
 TEST_P(MountableVolumeTest, SurvivesKillsBetweenAllSteps) {

@@ -4,15 +4,18 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/loop.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <memory>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
 
@@ -24,6 +27,10 @@ constexpr const char* kControl = "/dev/loop-control";
 constexpr ino_t kInitialUserNamespace = 0xEFFFFFFD;
 // How often a free device may be snatched away between asking for it and configuring it.
 constexpr int kAttempts = 64;
+// How long a program may have a device open that only looks at it, and how often we look whether it still
+// has.
+constexpr std::chrono::milliseconds kLookedAtFor{1000};
+constexpr std::chrono::milliseconds kPause{5};
 
 // The last three parts of `root/…/volumes/ID/image` identify it in any mount namespace in which the kernel
 // resolves the name.
@@ -119,6 +126,15 @@ absl::StatusOr<std::vector<LoopDevice>> FindLoops(const std::string& file) {
   return found;
 }
 
+absl::StatusOr<std::vector<LoopDevice>> FindKeptLoops(const std::string& file) {
+  const TimePoint until = Clock::now() + kLookedAtFor;
+  while (true) {
+    BERTH_ASSIGN_OR_RETURN(std::vector<LoopDevice> found, FindLoops(file));
+    if (found.empty() || Clock::now() >= until) return found;
+    poll(nullptr, 0, static_cast<int>(kPause.count()));  // The kernel does not report the last close.
+  }
+}
+
 absl::Status DetachLoop(const LoopDevice& loop, const std::string& file) {
   const auto is_this = [&](const LoopDevice& other) { return other.device == loop.device; };
   {
@@ -134,7 +150,7 @@ absl::Status DetachLoop(const LoopDevice& loop, const std::string& file) {
     // The kernel does it when the last descriptor is closed, which may be this one.
   }
   std::vector<LoopDevice> left;
-  BERTH_ASSIGN_OR_RETURN(left, FindLoops(file));
+  BERTH_ASSIGN_OR_RETURN(left, FindKeptLoops(file));
   if (std::none_of(left.begin(), left.end(), is_this)) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format("detach {}: a process has it open", loop.path));
 }
