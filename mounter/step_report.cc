@@ -30,7 +30,9 @@ StepReport NotSent(const absl::Status& status) {
 }
 
 StepReport FromHelper(const MountHelper& helper, const absl::Status& failed, const std::string& path) {
-  StepReport report{.outcome = CallOutcome::kUncertain, .error = failed};
+  StepReport report{.outcome = CallOutcome::kUncertain,
+                    .error = failed,
+                    .needs_person = absl::IsFailedPrecondition(failed)};
   if (!absl::IsDeadlineExceeded(failed)) return report;
   for (const StuckHelper& stuck : helper.stuck()) {
     if (stuck.what.ends_with(path)) {

@@ -53,6 +53,9 @@ struct StepReport {
   bool detached_lazily = false;
   // Of a reverse step: the plugin is not there, does not come up, or has refused it.
   bool plugin_cannot = false;
+  // Only a person can remove what stands in the way, and `error` (FAILED_PRECONDITION) says what, and how.
+  // The caller gets it at once; the step is tried again later.
+  bool needs_person = false;
   bool permissions_set = false;  // of a publish: what it asked for of the root was applied, now
   // Of a target that was busy, or a volume that is still in use: who holds it, as `error` says in words too.
   std::vector<MountHolder> holders = {};

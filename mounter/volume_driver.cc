@@ -146,8 +146,8 @@ Awaitable<FollowUp> VolumeDriver::RunStep(Step step) {
     const bool in_vain = forced && refusals == kRefusalsBeforeForce;
     // In the background each try is one, with pauses that grow.
     const bool asked = volume_.queue.current() != nullptr || step.kind == StepKind::kRenew;
-    const bool time_left =
-        asked && !in_vain && Clock::now() + pause < until && !MayNotRepeat(step) && !volume_.context.stopping;
+    const bool time_left = asked && !in_vain && !report.needs_person && Clock::now() + pause < until &&
+                           !MayNotRepeat(step) && !volume_.context.stopping;
     const bool comes_again =
         report.outcome == CallOutcome::kRetry || report.outcome == CallOutcome::kUncertain;
     gives_way_ = GoesForward(step.kind) && comes_again && volume_.queue.UnpublishWaits();

@@ -235,8 +235,9 @@ Awaitable<StepReport> VolumeSteps::Unpublish(VolumeRecord record, PublicationRec
     // A plugin that cannot remove a directory with files in it says less than that.
     const absl::Status free = TargetIsFree(record, publication);
     if (!free.ok() && !report.error.ok()) {
-      report.error =
-          absl::Status(report.error.code(), fmt::format("{}; {}", MessageOf(report.error), MessageOf(free)));
+      report.needs_person = report.plugin_cannot;
+      report.error = absl::Status(report.needs_person ? free.code() : report.error.code(),
+                                  fmt::format("{}; {}", MessageOf(report.error), MessageOf(free)));
     }
     co_return report;
   }

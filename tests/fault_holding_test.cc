@@ -261,7 +261,11 @@ enum class Release : uint8_t { kUnpublish, kLazy, kForce };
 
 class FaultHoldingTest : public testing::TestWithParam<bool> {
  protected:
-  void SetUp() override { node_.WriteBerthdToml("[volumes]\nrpc_timeout = \"5s\"\n"); }
+  void SetUp() override {
+    node_.WriteBerthdToml("[volumes]\nrpc_timeout = \"5s\"\n");
+    // A sole writer waits for the unpublish that is under way, which may succeed.
+    node_.AllowLateRefusals();
+  }
   void TearDown() override {
     if (node_.running()) node_.Stop();
     for (const std::string& path : mounted_) umount2(path.c_str(), MNT_DETACH);

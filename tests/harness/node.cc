@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/support/client_interceptor.h>
 #include <poll.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -25,6 +26,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/sanitizer.h"
 #include "base/testing/mount_namespace.h"
 #include "base/testing/test_bound.h"
 
@@ -46,6 +48,44 @@ std::string ReadWhole(const std::string& path) {
   out << in.rdbuf();
   return out.str();
 }
+
+// Fails the test if a refusal that no repetition changes comes late: berthd has repeated something in vain.
+// On gRPC's threads.
+class RefusalTimer final : public grpc::experimental::Interceptor {
+ public:
+  explicit RefusalTimer(const grpc::experimental::ClientRpcInfo& call) : call_(call) {}
+  void Intercept(grpc::experimental::InterceptorBatchMethods* step) override {
+    using grpc::experimental::InterceptionHookPoints;
+    if (step->QueryInterceptionHookPoint(InterceptionHookPoints::POST_RECV_STATUS))
+      Check(*step->GetRecvStatus());
+    step->Proceed();
+  }
+
+ private:
+  static constexpr seconds kAtOnce{kAddressSanitizer ? 6 : 2};
+
+  void Check(const grpc::Status& status) const {
+    if (status.error_code() != grpc::StatusCode::INVALID_ARGUMENT &&
+        status.error_code() != grpc::StatusCode::FAILED_PRECONDITION) {
+      return;
+    }
+    const auto took = std::chrono::duration_cast<milliseconds>(steady_clock::now() - began_);
+    EXPECT_LT(took, kAtOnce) << call_.method() << " was refused for good after " << took.count()
+                             << " ms: " << status.error_message();
+  }
+
+  const grpc::experimental::ClientRpcInfo& call_;
+  const steady_clock::time_point began_ = steady_clock::now();
+};
+
+class RefusalTimerFactory final : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  // Of a stream the status says nothing about its beginning.
+  grpc::experimental::Interceptor* CreateClientInterceptor(grpc::experimental::ClientRpcInfo* call) override {
+    const bool unary = call->type() == grpc::experimental::ClientRpcInfo::Type::UNARY;
+    return unary ? new RefusalTimer(*call) : nullptr;
+  }
+};
 
 bool HoldsWithin(const std::function<bool()>& condition, seconds bound) {
   const auto deadline = steady_clock::now() + bound;
@@ -283,7 +323,10 @@ v1::Node::Stub& Node::stub() {
   if (!stub_) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    channel_ = grpc::CreateCustomChannel("unix:" + socket(), grpc::InsecureChannelCredentials(), arguments);
+    std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
+    if (!late_refusals_) interceptors.push_back(std::make_unique<RefusalTimerFactory>());
+    channel_ = grpc::experimental::CreateCustomChannelWithInterceptors(
+        "unix:" + socket(), grpc::InsecureChannelCredentials(), arguments, std::move(interceptors));
     stub_ = v1::Node::NewStub(channel_);
   }
   return *stub_;

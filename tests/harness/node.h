@@ -48,6 +48,8 @@ class Node {
 
   // Before Start: berthd is started by this command, which has to become it; its own words are added.
   void RunThrough(std::vector<std::string> command) { wrapper_ = std::move(command); }
+  // Before the first call: a refusal may come late (stub()), since a request waits for one that is under way.
+  void AllowLateRefusals() { late_refusals_ = true; }
   // Before Start: berthd does not learn that its own mount namespace is meant.
   void ForbidPrivateMounts() { private_mounts_ = false; }
 
@@ -72,7 +74,8 @@ class Node {
   // What berthd has sent to the service manager since Begin, one message each.
   [[nodiscard]] const std::vector<std::string>& Notified();
 
-  // A stub over a fresh connection, and a context with a deadline for one call.
+  // A stub over a fresh connection, and a context with a deadline for one call. INVALID_ARGUMENT and
+  // FAILED_PRECONDITION have to be answered at once, or the test fails: repeating changes nothing about them.
   [[nodiscard]] v1::Node::Stub& stub();
   [[nodiscard]] static std::unique_ptr<grpc::ClientContext> Context(
       std::chrono::milliseconds timeout = kTestBound);
@@ -113,6 +116,7 @@ class Node {
   std::string dir_;
   std::vector<std::string> wrapper_;
   bool private_mounts_ = true;
+  bool late_refusals_ = false;
   pid_t pid_ = -1;
   bool ready_ = false;
   int notify_fd_ = -1;
