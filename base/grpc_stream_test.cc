@@ -122,10 +122,7 @@ class ClientStreamTest : public testing::Test {
     channel_ = grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials());
   }
   ~ClientStreamTest() override {
-    // The loop runs out of work only once gRPC has dropped everything.
-    loop_.restart();
-    loop_.run_for(seconds(10));
-    EXPECT_TRUE(loop_.stopped()) << "a stream was not released";
+    Drain(loop_);
     server_->Shutdown(std::chrono::system_clock::now());
   }
 
@@ -265,8 +262,7 @@ TEST_F(ClientStreamTest, KeepsItsChannelForAsLongAsItNeedsIt) {
   EXPECT_EQ(ReadText(*stream, Soon()), "x");
   stream.reset();
   EXPECT_FALSE(channel.expired());
-  loop_.restart();
-  loop_.run_for(seconds(10));
+  Drain(loop_);
   EXPECT_TRUE(channel.expired());
 }
 

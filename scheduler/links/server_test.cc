@@ -69,7 +69,10 @@ class DeafNode : public NodeLinks::Stream {
 class LinkServerTest : public ::testing::Test {
  protected:
   void SetUp() override { Serve({.heartbeat_interval = seconds(5), .duration = seconds(30)}); }
-  void TearDown() override { Stop(); }
+  void TearDown() override {
+    Stop();
+    Drain(loop_);
+  }
 
   void Serve(const LeaseSettings& lease) {
     links_ = std::make_unique<NodeLinks>(loop_.get_executor(),
@@ -122,6 +125,16 @@ class LinkServerTest : public ::testing::Test {
     auto message = RunOn(loop_, stream.Read(Clock::now() + kLimit));
     EXPECT_TRUE(message.ok() && message->has_value()) << message.status();
     return message.ok() && message->has_value() ? **message : v1::SchedulerMessage();
+  }
+  // Ends the connection of node "n1". Returns when the scheduler knows: until then it refuses the name to
+  // another machine.
+  void HangUp(NodeStream& stream) {
+    stream.Cancel();
+    EXPECT_FALSE(EndOf(stream).ok());
+    const TimePoint deadline = Clock::now() + kLimit;
+    loop_.restart();
+    while (links_->List().at(0).connected && Clock::now() < deadline) loop_.run_one_for(milliseconds(10));
+    EXPECT_FALSE(links_->List().at(0).connected);
   }
   absl::Status EndOf(NodeStream& stream) { return RunOn(loop_, stream.Finish(Clock::now() + kLimit)); }
 
@@ -186,8 +199,7 @@ TEST_F(LinkServerTest, OfTwoStreamsOfOneNodeTheNewerIsServed) {
 TEST_F(LinkServerTest, AnotherMachineIsRefusedWhileTheFirstIsThereAndGetsNoLeaseAfterwards) {
   auto first = Connect(HelloOf("i", "b"));
   EXPECT_EQ(EndOf(*Dial(HelloOf("other", "b2"))).code(), absl::StatusCode::kAlreadyExists);
-  first->Cancel();
-  EXPECT_FALSE(EndOf(*first).ok());
+  HangUp(*first);
   const auto other = Connect(HelloOf("other", "b2"));
   Say(*other, Heartbeat(1));
   EXPECT_FALSE(Hear(*other).heartbeat_answer().has_lease());
@@ -292,8 +304,7 @@ TEST_F(LinkServerTest, AnOperationIsSentUntilItHasAResult) {
   auto node = begin(HelloOf("i"));
   EXPECT_EQ(Hear(*node).operation().id(), id);
   // Another machine with the name is asked for nothing.
-  node->Cancel();
-  EXPECT_FALSE(EndOf(*node).ok());
+  HangUp(*node);
   const auto other = begin(HelloOf("other", "b2"));
   Say(*other, Heartbeat(2));
   EXPECT_TRUE(Hear(*other).has_heartbeat_answer());
