@@ -77,14 +77,22 @@ function(berth_proto_library name)
     ${ARG_LIBS})
 endfunction()
 
-# berth_test(NAME SOURCES … LIBS … [LABELS root] [TIMEOUT s] [ALONE filter]): a GoogleTest program. Tests that
-# need root say so by the label "root", work in a mount namespace of their own and run in a process each; the
-# others of a program share one, since to start it takes longer than most of them. ALONE: of those with
-# root, which run while no other test does.
+# berth_test(NAME SOURCES … LIBS … [LABELS root] [TIMEOUT s] [HEAVY [filter]] [ALONE filter] [LEFT_OUT filter]):
+# a GoogleTest program. Tests that need root say so by the label "root", work in a mount namespace of their own and
+# run in a process each; the others of a program share one, since to start it takes longer than most of them.
+# With root, `filter` chooses some of the tests.
+#
+# HEAVY: the test computes, or starts many processes. It takes three of ctest's places, as many as ./dev test has for
+# a core: most tests wait for most of their time. Under the sanitizers every other test takes two.
+# ALONE: no other test runs meanwhile. LEFT_OUT: in the program, and not in the suite.
 function(berth_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;ALONE" "SOURCES;LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;ALONE;LEFT_OUT" "SOURCES;LIBS;LABELS;HEAVY" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
+  endif()
+  set(places 1)
+  if(BERTH_SANITIZE)
+    set(places 2)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   # A test with a main of its own never pulls gtest_main's out of the archive.
@@ -96,15 +104,32 @@ function(berth_test name)
     # begins with the longest.
     set(options DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES)
     set(properties PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
-    gtest_discover_tests(${name} TEST_FILTER "*-${ARG_ALONE}" ${options} ${properties})
+    gtest_discover_tests(${name} TEST_FILTER "*-${ARG_ALONE}:${ARG_HEAVY}:${ARG_LEFT_OUT}" ${options} ${properties}
+      PROCESSORS ${places})
+    if(ARG_HEAVY)
+      gtest_discover_tests(${name} TEST_FILTER "${ARG_HEAVY}-${ARG_LEFT_OUT}" ${options} ${properties} PROCESSORS 3 COST 50)
+    endif()
     if(ARG_ALONE)
-      gtest_discover_tests(${name} TEST_FILTER "${ARG_ALONE}" ${options} ${properties} RUN_SERIAL TRUE)
+      gtest_discover_tests(${name} TEST_FILTER "${ARG_ALONE}-${ARG_LEFT_OUT}" ${options} ${properties} RUN_SERIAL TRUE)
     endif()
   else()
+    if("HEAVY" IN_LIST ARGN)
+      set(places 3)
+    endif()
     add_test(NAME ${name} COMMAND ${name})
     # The longest of them take a minute: before ctest knows that, they begin first.
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" COST 100)
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" COST 100
+      PROCESSORS ${places})
   endif()
+endfunction()
+
+# berth_optimize(TARGETS…): -O1 in the unoptimised builds, too, for what tests compute for a long time. The precompiled
+# header is for -O0, so these go without.
+function(berth_optimize)
+  foreach(target IN LISTS ARGN)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Debug>:-O1>)
+    set_target_properties(${target} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
+  endforeach()
 endfunction()
 
 # berth_program(NAME SOURCES … LIBS … [DESTINATION dir]): an executable in build/<preset>/bin, installed.

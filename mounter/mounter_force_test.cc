@@ -501,7 +501,7 @@ exit $status
                                        BERTH_MOUNT_HELPER);
   ASSERT_EQ(chmod(script.c_str(), 0755), 0);
   options_.helper_path = script;
-  options_.rpc_timeout = std::chrono::seconds(8);
+  options_.rpc_timeout = std::chrono::seconds(4);
   Open();
   UnpublishRequest lazy = Undo(Request());
   lazy.lazy = true;
@@ -519,7 +519,7 @@ TEST_F(MounterHungPluginTest, ACallerWhoseTimeIsOverIsToldWhatWasDone) {
   Open();
   UnpublishRequest both = Forced(Request());
   both.lazy = true;
-  const auto undo = loop_.Start(mounter_->Unpublish(both, Clock::now() + std::chrono::seconds(5)));
+  const auto undo = loop_.Start(mounter_->Unpublish(both, Clock::now() + std::chrono::seconds(2)));
   ASSERT_TRUE(loop_.RunUntil([&] { return undo->has_value(); }));
   EXPECT_EQ((*undo)->status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(MessageOf((*undo)->status()),

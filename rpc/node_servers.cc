@@ -11,8 +11,9 @@
 namespace berth {
 namespace {
 
+// How soon a socket that somebody removed is made again.
+constexpr Duration kLookEvery = std::chrono::seconds(1);
 // For calls that run on a socket which is closed by a reload.
-constexpr Duration kLookEvery = std::chrono::seconds(5);
 constexpr auto kCallsEndWithin = std::chrono::seconds(5);
 
 bool Contains(const std::vector<SocketAccess>& sockets, Right right) {

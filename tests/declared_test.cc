@@ -243,7 +243,7 @@ TEST_F(DeclaredNodeTest, OnceAStopHasBegunNothingIsMountedAgain) {
     });
   };
   const int64_t before = publishes();
-  // A call that hangs keeps the stop going for some seconds.
+  // A call that hangs keeps the stop going.
   fault.Play({"rpc = \"NodePublishVolume\"\naction = \"hang\""});
   v1::PublishVolumeRequest request;
   request.set_plugin_id("fault");
@@ -255,9 +255,12 @@ TEST_F(DeclaredNodeTest, OnceAStopHasBegunNothingIsMountedAgain) {
     answer = node_.TryPublish(request, &ignored);
   });
   fault.WaitActed("NodePublishVolume");
+  const pid_t plugin = node_.Plugin("fault").pid();
   node_.BeginStop();
   WaitFor("the stop to begin", [&] { return node_.log().find("stopping: ") != std::string::npos; });
   EXPECT_EQ(umount2(target.c_str(), UMOUNT_NOFOLLOW), 0);
+  WaitFor("the loss to be noticed", [&] { return node_.log().find("volume.lost") != std::string::npos; });
+  ASSERT_EQ(kill(plugin, SIGKILL), 0);
   node_.AwaitStopped();
   caller.join();
   EXPECT_FALSE(answer.ok());

@@ -32,7 +32,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/sanitizer.h"
 #include "base/testing/holder.h"
 #include "base/testing/run_on.h"
 #include "tests/harness/node.h"
@@ -43,8 +42,7 @@ namespace {
 
 using std::chrono::seconds;
 
-constexpr unsigned kRounds = kAddressSanitizer ? 5 : 10;
-
+constexpr unsigned kRounds = 4;
 constexpr unsigned kAtOnce = 5;  // volumes of a lease that runs out
 
 unsigned FromEnvironment(const char* name, unsigned otherwise) {

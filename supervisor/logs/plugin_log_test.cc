@@ -17,6 +17,7 @@
 #include <array>
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
+#include <condition_variable>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -45,6 +46,13 @@ std::vector<std::string> Texts(const std::vector<LogLine>& lines) {
   return texts;
 }
 
+std::string Field(const std::string& message, const std::string& name) {
+  const size_t begin = ("\n" + message).find("\n" + name + "=");
+  if (begin == std::string::npos) return "(no " + name + ")";
+  const size_t value = begin + name.size() + 1;
+  return message.substr(value, message.find('\n', value) - value);
+}
+
 // A journal of the test's own: a socket, and a thread that takes what comes.
 class FakeJournal {
  public:
@@ -69,6 +77,7 @@ class FakeJournal {
         message.resize(static_cast<size_t>(count));
         const std::lock_guard lock(mutex_);
         messages_.push_back(std::move(message));
+        came_.notify_all();
       }
     });
   }
@@ -80,6 +89,17 @@ class FakeJournal {
     const std::lock_guard lock(mutex_);
     return messages_.size();
   }
+  // Returns whether there were so many messages before `bound`.
+  [[nodiscard]] bool Await(size_t count, TimePoint bound) {
+    std::unique_lock lock(mutex_);
+    return came_.wait_until(lock, bound, [&] { return messages_.size() >= count; });
+  }
+  // The same, for a message with this text as the last one.
+  [[nodiscard]] bool AwaitLast(const std::string& text, TimePoint bound) {
+    std::unique_lock lock(mutex_);
+    return came_.wait_until(lock, bound,
+                            [&] { return !messages_.empty() && Field(messages_.back(), "MESSAGE") == text; });
+  }
   [[nodiscard]] std::vector<std::string> messages() {
     const std::lock_guard lock(mutex_);
     return messages_;
@@ -90,15 +110,9 @@ class FakeJournal {
   std::thread thread_;
   std::atomic<bool> stop_ = false;
   std::mutex mutex_;
+  std::condition_variable came_;
   std::vector<std::string> messages_;
 };
-
-std::string Field(const std::string& message, const std::string& name) {
-  const size_t begin = ("\n" + message).find("\n" + name + "=");
-  if (begin == std::string::npos) return "(no " + name + ")";
-  const size_t value = begin + name.size() + 1;
-  return message.substr(value, message.find('\n', value) - value);
-}
 
 class PluginLogTest : public ::testing::Test {
  protected:
@@ -248,8 +262,7 @@ TEST_F(PluginLogTest, JournalGetsEachLineWithItsFields) {
   (void)Read();  // It is known now.
   Write(fd, "one\n<3>login hunter2! failed\n");
   (void)Read();
-  const TimePoint bound = In(seconds(10));
-  while (journal.count() < 2 && Clock::now() < bound) std::this_thread::yield();
+  EXPECT_TRUE(journal.Await(2, In(seconds(10))));
   const std::vector<std::string> messages = journal.messages();
   ASSERT_EQ(messages.size(), 2U);
   EXPECT_EQ(Field(messages[0], "MESSAGE"), "one");
@@ -425,29 +438,20 @@ TEST_F(PluginLogTest, KilledAmidABurstEachLineReachesTheJournalOnce) {
       (void)!write(fd.get(), line.data(), 3);
       (void)!write(fd.get(), line.data() + 3, line.size() - 3);
       // Not faster than it is read: else all of it would lie there before the first kill.
-      while (i > static_cast<int>(journal.count()) + 5000) std::this_thread::yield();
+      if (i > 5000) (void)journal.Await(static_cast<size_t>(i) - 5000, In(seconds(90)));
     }
   });
   std::mt19937 random(4711);
   for (int i = 0; i < kKills; ++i) {
     Follower follower(temp_);
     const size_t until = journal.count() + 200 + random() % 3000;
-    const TimePoint bound = In(seconds(20));
-    while (journal.count() < until && Clock::now() < bound) std::this_thread::yield();
-    EXPECT_GE(journal.count(), until);
+    EXPECT_TRUE(journal.Await(until, In(seconds(20))));
     follower.Kill();
   }
   {
     const Follower follower(temp_);
-    const TimePoint bound = In(seconds(90));
-    const std::string last = fmt::format("line {}", kLines - 1);
-    const auto arrived = [&] {
-      const std::vector<std::string> messages = journal.messages();
-      return !messages.empty() && Field(messages.back(), "MESSAGE") == last;
-    };
     plugin.join();
-    while (!arrived() && Clock::now() < bound) loop_.run_one_for(milliseconds(20));
-    ASSERT_TRUE(arrived());
+    ASSERT_TRUE(journal.AwaitLast(fmt::format("line {}", kLines - 1), In(seconds(90))));
   }
   std::map<std::string, int> seen;
   int next = 0;
