@@ -42,10 +42,30 @@ bool HasReplaced(uint64_t now, uint64_t recorded) {
   return absl::IsNotFound(StatMount(recorded).status());
 }
 
+// Whether the mount `id` shows the volume. A driver that repairs its own mount may do so before we do, and
+// after. Kernels that cannot say it (before 6.8): no.
+bool ShowsVolume(const VolumeRecord& record, const PublicationRecord& p, uint64_t id) {
+  const auto now = StatMount(id);
+  if (!now.ok() || !now->has_value() || (p.readonly && !(*now)->readonly)) return false;
+  // Only as long as a mount of ours keeps the file system: the kernel uses its number again.
+  const auto kept_by = [&now](uint64_t ours) {
+    const auto mount = StatMount(ours);
+    return ours != 0 && mount.ok() && mount->has_value() && (*mount)->device == (*now)->device;
+  };
+  if (!kept_by(record.staging_mount_id) && !kept_by(p.mount_id)) return false;
+  return std::ranges::any_of(record.objects, [&now](const KernelObject& object) {
+    return !object.block_device && object.device == (*now)->device && object.root == (*now)->root;
+  });
+}
+
 void PlanPublished(const VolumeRecord& record, const PublicationRecord& p, const ShownMount& facts,
                    Circumstances circumstances, std::vector<Reconciliation>* plan) {
   if (!facts.error.empty()) {
     if (!p.uncertain) plan->push_back({ReconcileAction::kLost, p.key, facts.error});
+    return;
+  }
+  if (facts.renewed && !circumstances.rebooted) {
+    plan->push_back({ReconcileAction::kRenewed, p.key, "its plugin has mounted it again", facts.mount_id});
     return;
   }
   const bool replaced = facts.replaced && !circumstances.rebooted;
@@ -183,6 +203,9 @@ std::map<PublicationKey, ShownMount> LookAtMounts(const VolumeRecord& record, co
     facts.there = IsThere(record, *looked);
     facts.mount_id = looked->mount_root ? looked->mount_id : 0;
     facts.replaced = HasReplaced(facts.mount_id, publication.mount_id);
+    const bool another =
+        publication.mount_id != 0 && facts.mount_id != 0 && facts.mount_id != publication.mount_id;
+    facts.renewed = another && ShowsVolume(record, publication, facts.mount_id);
   }
   return shown;
 }

@@ -7,6 +7,8 @@
 //   the kernel shows        same boot, running or at start            after a reboot
 //   ─────────────────────── ───────────────────────────────────────── ───────────────────────────────────
 //   published, mounted      found (a lost one that is back)           found
+//   published, mounted      taken over: its plugin has repaired its   found
+//     again by its plugin   own mount
 //   published, other mount  over-mounted: reported; unmounted when    found
 //     on top                it is unpublished
 //   published, not mounted, lost; `remount`, declared: repaired (of   declared, `remount`: resumed at once
@@ -32,6 +34,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -56,6 +59,7 @@ struct ShownMount {
   bool there = false;
   uint64_t mount_id = 0;  // 0: not a mount, or not known
   bool replaced = false;  // the recorded mount has gone, and this one has its place
+  bool renewed = false;   // not the recorded mount, in its place or over it, and of the volume (Linux 6.8)
 };
 
 struct Circumstances {
@@ -68,6 +72,7 @@ enum class ReconcileAction {
   kFound,        // VolumeMachine::MarkFound
   kLost,         // MarkLost: only reported
   kOvermounted,  // MarkLost: another mount lies over it
+  kRenewed,      // MarkFound: its plugin has mounted it again
   kRepair,       // Repair: undone and mounted again
   kResume,       // Resume: after a reboot
   kBlock,        // Hold
@@ -82,6 +87,7 @@ struct Reconciliation {
   ReconcileAction action = ReconcileAction::kFound;
   PublicationKey key;
   std::string why;
+  uint64_t mount_id = 0;  // of kRenewed
 
   bool operator==(const Reconciliation&) const = default;
 };

@@ -36,6 +36,8 @@ constexpr Circumstances kReboot{.start = true, .rebooted = true};
 const ShownMount kMounted{.error = "", .there = true, .mount_id = 7};
 const ShownMount kOther{.error = "", .there = true, .mount_id = 8};
 const ShownMount kReplaced{.error = "", .there = true, .mount_id = 8, .replaced = true};
+const ShownMount kRenewed{.error = "", .there = true, .mount_id = 8, .replaced = true, .renewed = true};
+const ShownMount kRenewedOnTop{.error = "", .there = true, .mount_id = 8, .renewed = true};
 const ShownMount kGone{};
 const ShownMount kUnknown{.error = "EIO"};
 
@@ -47,6 +49,8 @@ std::string Show(ReconcileAction action) {
       return "lost";
     case ReconcileAction::kOvermounted:
       return "overmounted";
+    case ReconcileAction::kRenewed:
+      return "renewed";
     case ReconcileAction::kRepair:
       return "repair";
     case ReconcileAction::kResume:
@@ -105,6 +109,10 @@ INSTANTIATE_TEST_SUITE_P(
         Reconciled{"ReplacedIsRepaired", kPublished, Origin::kCaller, true, &kReplaced, kRunning, "repair"},
         Reconciled{"ReplacedAtStart", kPublished, Origin::kDeclared, false, &kReplaced, kStart, "repair"},
         Reconciled{"ReplacedByAReboot", kPublished, Origin::kCaller, true, &kReplaced, kReboot, ""},
+        Reconciled{"RenewedInItsPlace", kPublished, Origin::kCaller, true, &kRenewed, kRunning, "renewed"},
+        Reconciled{"RenewedAtStart", kPublished, Origin::kScheduler, false, &kRenewedOnTop, kStart,
+                   "renewed"},
+        Reconciled{"RenewedAfterAReboot", kPublished, Origin::kCaller, true, &kRenewed, kReboot, ""},
         Reconciled{"LostIsTold", kPublished, Origin::kCaller, false, &kGone, kRunning, "lost"},
         Reconciled{"LostAtStart", kPublished, Origin::kCaller, false, &kGone, kStart, "lost"},
         Reconciled{"LostOfAScheduler", kPublished, Origin::kScheduler, false, &kGone, kRunning, "lost"},

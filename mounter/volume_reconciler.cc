@@ -147,6 +147,13 @@ void VolumeReconciler::Apply(const Reconciliation& found) {
       volume_.machine.MarkLost(found.key, found.why);
       volume_.reporter.Emit("volume.overmounted", consumer, found.why);
       return;
+    case ReconcileAction::kRenewed:
+      volume_.machine.SetMountId(found.key, found.mount_id);
+      volume_.machine.MarkFound(found.key);
+      volume_.reporter.Emit(
+          "volume.remounted", consumer,
+          fmt::format("{}; {} has to be restarted if it had the old mount", found.why, Describe(found.key)));
+      return;
     case ReconcileAction::kRepair:
       volume_.reporter.Emit("volume.lost", consumer, fmt::format("{}: mounting it again", found.why));
       volume_.machine.MarkLost(found.key, found.why);

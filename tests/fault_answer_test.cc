@@ -226,7 +226,7 @@ TEST_F(FaultAnswerTest, Fault12OnlyTheVolumeWhoseRpcNeverAnswersWaits) {
 
 class FaultDeadlineTest : public FaultTest, public testing::WithParamInterface<const char*> {
  protected:
-  FaultDeadlineTest() { node_.WriteBerthdToml("[volumes]\nrpc_timeout = \"2s\"\n"); }
+  FaultDeadlineTest() { node_.WriteBerthdToml("[volumes]\nrpc_timeout = \"3s\"\n"); }
 };
 
 TEST_P(FaultDeadlineTest, Fault12AnRpcThatNeverAnswersEndsAtItsDeadlineAndIsRepeated) {
