@@ -141,7 +141,9 @@ Awaitable<FollowUp> VolumeDriver::RunStep(Step step) {
     volume_.status.SetLastError(report.error);
     const Duration pause = Backoff(failures, kFirstRetry, kRetryLimit, RandomShare());
     // A try that would begin at the deadline could only say that it is over.
-    const TimePoint until = report.in_use ? began + kHoldersMayEnd : deadline;
+    // The next search may find out who the holders are.
+    const bool unknown = step.kind == StepKind::kUnstage && report.holders.empty();
+    const TimePoint until = report.in_use && !unknown ? began + kHoldersMayEnd : deadline;
     if (report.plugin_cannot) ++refusals;
     const bool in_vain = forced && refusals == kRefusalsBeforeForce;
     // In the background each try is one, with pauses that grow.
