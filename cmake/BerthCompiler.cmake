@@ -11,7 +11,10 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 # Line tables are enough for a stack trace and keep links quick.
-set(CMAKE_CXX_FLAGS_DEBUG "-O0 -gline-tables-only")
+set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  set(CMAKE_CXX_FLAGS_DEBUG "-O0 -gline-tables-only")
+endif()
 
 option(BERTH_SANITIZE "Build with AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
 
@@ -27,7 +30,10 @@ target_compile_options(berth_options INTERFACE
 # What must be the same in every object, generated or not (the precompiled header depends on it).
 # -fPIC for programs too: an object built -fPIE could not share the precompiled header with libraries.
 add_compile_options(-fPIC -fstack-protector-strong)
-add_link_options(-fuse-ld=lld -Wl,--as-needed)
+add_link_options(-Wl,--as-needed)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  add_link_options(-fuse-ld=lld) # clang finds its own; Debian's lld-19 has no other name in PATH
+endif()
 if(BERTH_SANITIZE)
   add_compile_options(-fsanitize=address,undefined -fno-sanitize=function -fno-omit-frame-pointer
     -fno-sanitize-recover=all)

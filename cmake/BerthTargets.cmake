@@ -77,22 +77,26 @@ function(berth_proto_library name)
     ${ARG_LIBS})
 endfunction()
 
-# berth_test(NAME SOURCES … LIBS … [LABELS root] [TIMEOUT s] [HEAVY [filter]] [ALONE filter] [LEFT_OUT filter]):
-# a GoogleTest program. Tests that need root say so by the label "root", work in a mount namespace of their own and
+# berth_test(NAME SOURCES … LIBS … [LABELS root] [TIMEOUT s] [HEAVY [filter]] [ALONE filter] [TIMING filter]
+# [LEFT_OUT filter]): a GoogleTest program. Tests that need root say so by the label "root", work in a mount namespace of their own and
 # run in a process each; the others of a program share one, since to start it takes longer than most of them.
 # With root, `filter` chooses some of the tests.
 #
 # HEAVY: the test computes, or starts many processes. It takes three of ctest's places, as many as ./dev test has for
 # a core: most tests wait for most of their time. Under the sanitizers every other test takes two.
-# ALONE: no other test runs meanwhile. LEFT_OUT: in the program, and not in the suite.
+# ALONE: no other test runs meanwhile.
+# TIMING: the test waits for deadlines, or drives shells and interpreters. What it runs is in other tests, too, so it is
+# not in the suite under the sanitizers.
+# LEFT_OUT: in the program, and not in the suite.
 function(berth_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;ALONE;LEFT_OUT" "SOURCES;LIBS;LABELS;HEAVY" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;ALONE;TIMING;LEFT_OUT" "SOURCES;LIBS;LABELS;HEAVY" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
   set(places 1)
   if(BERTH_SANITIZE)
     set(places 2)
+    string(APPEND ARG_LEFT_OUT ":${ARG_TIMING}")
   endif()
   add_executable(${name} ${ARG_SOURCES})
   # A test with a main of its own never pulls gtest_main's out of the archive.

@@ -35,7 +35,7 @@ size_t MountsWithSource(const std::string& directory, const std::string& source)
 class MountTreeTest : public ::testing::Test {
  protected:
   void TearDown() override {
-    while (umount2(tree_.c_str(), MNT_DETACH) == 0) {
+    while (umount2(tree_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) {
     }
   }
   [[nodiscard]] std::string Source() const {

@@ -43,7 +43,7 @@ class MountWatchTest : public ::testing::TestWithParam<bool> {
   void TearDown() override {
     watch_.reset();
     RunOn(loop_, scope_.Join());
-    umount2(tree_.c_str(), MNT_DETACH);
+    umount2(tree_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
   }
 
   void Start() {

@@ -31,7 +31,7 @@ class TreeAccessTest : public ::testing::Test {
     MakeDirectory(tree_ + "/volume");
   }
   void TearDown() override {
-    while (umount2(tree_.c_str(), MNT_DETACH) == 0) {
+    while (umount2(tree_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) {
     }
   }
   [[nodiscard]] bool Passes(uid_t uid, gid_t gid) const {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/number_text.h"
 #include "request/request_check.h"
 
 namespace berth {
@@ -20,7 +21,13 @@ std::optional<std::string> FromHex(std::string_view digits) {
   const bool valid =
       digits.size() % 2 == 0 && digits.find_first_not_of("0123456789abcdef") == std::string_view::npos;
   if (!valid) return std::nullopt;
-  return absl::HexStringToBytes({digits.data(), digits.size()});
+  std::string bytes;
+  for (size_t i = 0; i < digits.size(); i += 2) {
+    unsigned char byte = 0;
+    if (!ParseNumber(digits.substr(i, 2), &byte, 16)) return std::nullopt;
+    bytes.push_back(static_cast<char>(byte));
+  }
+  return bytes;
 }
 
 }  // namespace

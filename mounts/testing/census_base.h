@@ -79,9 +79,9 @@ class CensusTestBase : public ::testing::TestWithParam<KernelAs> {
     census_.AsKernel(GetParam());
   }
   void TearDown() override {
-    umount2(target_.c_str(), MNT_DETACH);
-    umount2(shared_.c_str(), MNT_DETACH);
-    umount2(tree_.c_str(), MNT_DETACH);
+    umount2(target_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+    umount2(shared_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+    umount2(tree_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
     RunOn(loop_, scope_.Join());
   }
 
