@@ -78,9 +78,9 @@ function(berth_proto_library name)
 endfunction()
 
 # berth_test(NAME SOURCES … LIBS … [LABELS root] [TIMEOUT s] [HEAVY [filter]] [ALONE filter] [TIMING filter]
-# [LEFT_OUT filter]): a GoogleTest program. Tests that need root say so by the label "root", work in a mount namespace of their own and
-# run in a process each; the others of a program share one, since to start it takes longer than most of them.
-# With root, `filter` chooses some of the tests.
+# [LEFT_OUT filter]): a GoogleTest program. Tests that need root say so by the label "root", work in a mount namespace
+# of their own and run in a process each; the others of a program share one, since to start it takes longer than most
+# of them. With root, `filter` chooses some of the tests.
 #
 # HEAVY: the test computes, or starts many processes. It takes three of ctest's places, as many as ./dev test has for
 # a core: most tests wait for most of their time. Under the sanitizers every other test takes two.
@@ -111,10 +111,12 @@ function(berth_test name)
     gtest_discover_tests(${name} TEST_FILTER "*-${ARG_ALONE}:${ARG_HEAVY}:${ARG_LEFT_OUT}" ${options} ${properties}
       PROCESSORS ${places})
     if(ARG_HEAVY)
-      gtest_discover_tests(${name} TEST_FILTER "${ARG_HEAVY}-${ARG_LEFT_OUT}" ${options} ${properties} PROCESSORS 3 COST 50)
+      gtest_discover_tests(${name} TEST_FILTER "${ARG_HEAVY}-${ARG_LEFT_OUT}" ${options} ${properties}
+        PROCESSORS 3 COST 50)
     endif()
     if(ARG_ALONE)
-      gtest_discover_tests(${name} TEST_FILTER "${ARG_ALONE}-${ARG_LEFT_OUT}" ${options} ${properties} RUN_SERIAL TRUE)
+      gtest_discover_tests(${name} TEST_FILTER "${ARG_ALONE}-${ARG_LEFT_OUT}" ${options} ${properties}
+        RUN_SERIAL TRUE)
     endif()
   else()
     if("HEAVY" IN_LIST ARGN)

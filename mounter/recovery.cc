@@ -45,6 +45,7 @@ bool HasReplaced(uint64_t now, uint64_t recorded) {
 // Whether the mount `id` shows the volume. A driver that repairs its own mount may do so before we do, and
 // after. Kernels that cannot say it (before 6.8): no.
 bool ShowsVolume(const VolumeRecord& record, const PublicationRecord& p, uint64_t id) {
+  if (record.use.access_type == AccessType::kBlock) return false;
   const auto now = StatMount(id);
   if (!now.ok() || !now->has_value() || (p.readonly && !(*now)->readonly)) return false;
   // Only as long as a mount of ours keeps the file system: the kernel uses its number again.

@@ -126,10 +126,11 @@ absl::StatusOr<std::vector<LoopDevice>> FindLoops(const std::string& file) {
   return found;
 }
 
-absl::StatusOr<std::vector<LoopDevice>> FindKeptLoops(const std::string& file) {
+absl::StatusOr<std::vector<LoopDevice>> FindKeptLoops(const std::string& file, dev_t device) {
   const TimePoint until = Clock::now() + kLookedAtFor;
   while (true) {
     BERTH_ASSIGN_OR_RETURN(std::vector<LoopDevice> found, FindLoops(file));
+    if (device != 0) std::erase_if(found, [device](const LoopDevice& loop) { return loop.device != device; });
     if (found.empty() || Clock::now() >= until) return found;
     poll(nullptr, 0, static_cast<int>(kPause.count()));  // The kernel does not report the last close.
   }
@@ -150,9 +151,9 @@ absl::Status DetachLoop(const LoopDevice& loop, const std::string& file) {
     // The kernel does it when the last descriptor is closed, which may be this one.
   }
   std::vector<LoopDevice> left;
-  BERTH_ASSIGN_OR_RETURN(left, FindKeptLoops(file));
-  if (std::none_of(left.begin(), left.end(), is_this)) return absl::OkStatus();
-  return absl::FailedPreconditionError(fmt::format("detach {}: a process has it open", loop.path));
+  BERTH_ASSIGN_OR_RETURN(left, FindKeptLoops(file, loop.device));
+  if (left.empty()) return absl::OkStatus();
+  return absl::UnavailableError(fmt::format("detach {}: a process has it open", loop.path));
 }
 
 absl::Status RefreshLoopCapacity(const LoopDevice& loop) {

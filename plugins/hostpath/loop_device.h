@@ -44,11 +44,13 @@ struct AttachedLoop {
 // The devices that `file` is attached to, even if it was removed since.
 [[nodiscard]] absl::StatusOr<std::vector<LoopDevice>> FindLoops(const std::string& file);
 
-// The same, without those that are detached within a second. Programs that look at every block device (udev,
-// blkid, a search for users of a volume) open one for a moment, and so keep it attached.
-[[nodiscard]] absl::StatusOr<std::vector<LoopDevice>> FindKeptLoops(const std::string& file);
+// The same, without those that are detached within a second; if `device` is not 0, only that one. Programs
+// that look at every block device (udev, blkid, a search for users of a volume) open one for a moment, and so
+// keep it attached.
+[[nodiscard]] absl::StatusOr<std::vector<LoopDevice>> FindKeptLoops(const std::string& file,
+                                                                    dev_t device = 0);
 
-// Detaches `loop` if it is still backed by `file`. FAILED_PRECONDITION if a process keeps it open for more
+// Detaches `loop` if it is still backed by `file`. UNAVAILABLE if a process keeps it open for more
 // than a second (the kernel then detaches it at the last close).
 [[nodiscard]] absl::Status DetachLoop(const LoopDevice& loop, const std::string& file);
 
