@@ -638,7 +638,7 @@ TEST_F(BlockVolumeTest, StillOpenElsewhereIsNotUnstaged) {
   ASSERT_EQ(loops.size(), 1);
   holder.Reset(open(("/dev/" + loops.front()).c_str(), O_RDWR | O_CLOEXEC));
   EXPECT_CALL_OK(Unpublish(id, target));
-  EXPECT_CODE(Unstage(id, staging), FAILED_PRECONDITION);
+  EXPECT_CODE(Unstage(id, staging), UNAVAILABLE);
   holder.Reset();
   EXPECT_CALL_OK(Unstage(id, staging));
   EXPECT_CALL_OK(Delete(id));
