@@ -11,7 +11,7 @@
 namespace berth {
 namespace {
 
-// How soon a socket that somebody removed is made again.
+// How often it is checked that the sockets still exist. One that was removed is made again.
 constexpr Duration kLookEvery = std::chrono::seconds(1);
 // For calls that run on a socket which is closed by a reload.
 constexpr auto kCallsEndWithin = std::chrono::seconds(5);
