@@ -78,15 +78,15 @@ _berthctl() {
       plugin/*) words="$(_berthctl_ids plugins 1) $global" ;;
       node/) words='list show forget' ;;
       volume/) words='show explain list create delete expand stats publish unpublish claim release register deregister mounts wait' ;;
-      volume/show | volume/explain) words="--plugin $(_berthctl_ids volumes 2) $global" ;;
+      volume/show | volume/explain) words="--plugin --label $(_berthctl_ids volumes 2) $global" ;;
       volume/create)
         words="--plugin --name --size --limit --parameter --from-snapshot --from-volume $capability $global"
         ;;
       volume/list) words="--plugin --namespace $global" ;;
       volume/delete) words="--plugin --volume --secrets-file $global" ;;
-      volume/expand) words="--plugin --volume --size --limit --secrets-file $global" ;;
-      explain/*) words="--plugin $(_berthctl_ids volumes 2) $global" ;;
-      volume/stats) words="--plugin --volume --consumer --all $(_berthctl_ids volumes 2) $global" ;;
+      volume/expand) words="--plugin --volume --label --size --limit --secrets-file $global" ;;
+      explain/*) words="--plugin --label $(_berthctl_ids volumes 2) $global" ;;
+      volume/stats) words="--plugin --volume --label --consumer --all $(_berthctl_ids volumes 2) $global" ;;
       volume/wait) words="$(_berthctl_ids volumes 2) $global" ;;
       volume/mounts) words="--format --at $global" ;;
       consumer/) words='ended' ;;
@@ -109,7 +109,7 @@ _berthctl() {
       volume/release) words="--consumer --name --wait $global" ;;
       volume/register) words="--driver --external-id --file --access --fs --block --mount-flag --context $global" ;;
       volume/unpublish)
-        words="--plugin --volume --consumer --name --all --wait --force --lazy --yes $global"
+        words="--plugin --volume --label --consumer --name --all --wait --force --lazy --yes $global"
         ;;
       csi/) words="identity controller node group-controller snapshot-metadata --list --endpoint $global" ;;
       csi/*)

@@ -246,7 +246,7 @@ TEST_F(BerthctlTest, ExpandDeleteAndStats) {
   node_.expanded.set_node_expansion_noted(true);
   EXPECT_THAT(Ctl(again).out, HasSubstr("done once it is published here"));
 
-  EXPECT_EQ(Ctl({"volume", "delete", "--plugin", "p", "--volume", "v"}).out, "deleted v\n");
+  EXPECT_EQ(Ctl({"volume", "delete", "--plugin", "p", "--volume", "v"}).out, "deleted: p has no volume v\n");
   EXPECT_EQ(node_.delete_request.volume_id(), "v");
 
   v1::VolumeUsage* usage = node_.stats.add_usage();

@@ -11,11 +11,13 @@
 namespace berth::cli {
 namespace {
 
-absl::Status Explain(Session& session, const VolumeOptions& options) {
+absl::Status Explain(Session& session, const VolumeOptions& given) {
+  VolumeOptions options = given;
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   v1::ExplainVolumeRequest request;
+  BERTH_RETURN_IF_ERROR(NameVolume(node, options));
+  request.set_plugin_id(options.plugin);
   request.set_volume_id(options.volume);
-  BERTH_RETURN_IF_ERROR(NameVolume(node, options, request.mutable_plugin_id()));
   BERTH_ASSIGN_OR_RETURN(const v1::ExplainVolumeResponse answer,
                          node.Call(&NodeClient::Stub::ExplainVolume, request,
                                    fmt::format("explain volume {}", PrintableName(options.volume))));

@@ -29,7 +29,7 @@ struct UnpublishOptions : VolumeOptions {
 };
 
 void DeclareUnpublish(CLI::App& command, UnpublishOptions& options) {
-  DeclareVolume(command, options);
+  DeclareVolumeOrLabel(command, options);
   command.add_option("--consumer", options.consumer, "The consumer that no longer uses it")
       ->required()
       ->option_text("NAME");
@@ -91,7 +91,10 @@ absl::Status ConfirmLevers(const UnpublishOptions& options) {
   return warning.empty() ? absl::OkStatus() : Confirm(warning, options.yes);
 }
 
-absl::Status Unpublish(Session& session, const UnpublishOptions& options) {
+absl::Status Unpublish(Session& session, const UnpublishOptions& given) {
+  UnpublishOptions options = given;
+  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+  BERTH_RETURN_IF_ERROR(NameVolume(node, options));
   v1::UnpublishVolumeRequest request;
   request.set_plugin_id(options.plugin);
   request.set_volume_id(options.volume);
@@ -102,7 +105,6 @@ absl::Status Unpublish(Session& session, const UnpublishOptions& options) {
   request.set_force(options.force);
   request.set_lazy(options.lazy);
   BERTH_RETURN_IF_ERROR(ConfirmLevers(options));
-  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   const std::string use = Use(options.consumer, options.name);
   const absl::StatusOr<v1::UnpublishVolumeResponse> answer =
       [&]() -> absl::StatusOr<v1::UnpublishVolumeResponse> {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "cli/failure.h"
 #include "cli/session.h"
 #include "cli/volume_options.h"
 #include "cli/volume_view.h"
@@ -40,12 +41,19 @@ absl::Status Volumes(Session& session, const VolumeListOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status Show(Session& session, const VolumeOptions& options) {
-  if (!session.cluster.empty()) return ShowClusterVolume(session, options.volume);
+absl::Status Show(Session& session, const VolumeOptions& given) {
+  VolumeOptions options = given;
+  if (!session.cluster.empty()) {
+    if (!options.label.empty()) {
+      return UsageError("--label goes without --cluster", "A cluster's volume is named by its name");
+    }
+    return ShowClusterVolume(session, options.volume);
+  }
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   v1::GetVolumeRequest request;
+  BERTH_RETURN_IF_ERROR(NameVolume(node, options));
+  request.set_plugin_id(options.plugin);
   request.set_volume_id(options.volume);
-  BERTH_RETURN_IF_ERROR(NameVolume(node, options, request.mutable_plugin_id()));
   BERTH_ASSIGN_OR_RETURN(const v1::Volume volume,
                          node.Call(&NodeClient::Stub::GetVolume, request,
                                    fmt::format("show volume {}", PrintableName(options.volume))));

@@ -376,14 +376,40 @@ TEST_F(VolumeCommandsTest, ExplainFindsThePluginAndHasAShortName) {
   EXPECT_THAT(Ctl({"explain", "v2"}).err, HasSubstr("no volume v2; did you mean v1?"));
 }
 
-TEST_F(VolumeCommandsTest, AVolumeIsFoundByItsLabelToo) {
+TEST_F(VolumeCommandsTest, ALabelSelectsWhereItIsAskedForAsOne) {
   *node_.explained.mutable_volume() = node_.volume;
   node_.volumes.mutable_volumes(0)->set_label("jobs/db");
   EXPECT_THAT(Ctl({"volumes"}).out, HasSubstr("v1 (jobs/db)"));
-  EXPECT_EQ(Ctl({"explain", "jobs/db"}).exit_code, 0);
+  EXPECT_EQ(Ctl({"explain", "--label", "jobs/db"}).exit_code, 0);
   EXPECT_EQ(node_.explain_request.plugin_id(), "nfs");
-  EXPECT_EQ(node_.explain_request.volume_id(), "jobs/db") << "berthd knows which volume that is";
-  EXPECT_THAT(Ctl({"explain", "jobs/dd"}).err, HasSubstr("did you mean jobs/db?"));
+  EXPECT_EQ(node_.explain_request.volume_id(), "v1");
+  EXPECT_EQ(
+      Ctl({"volume", "unpublish", "--plugin", "nfs", "--label", "jobs/db", "--consumer", "c"}).exit_code, 0);
+  EXPECT_EQ(node_.unpublish_request.volume_id(), "v1");
+  EXPECT_THAT(Ctl({"explain", "--label", "jobs/dd"}).err,
+              HasSubstr("no volume with the label jobs/dd; did you mean jobs/db?"));
+  EXPECT_EQ(Ctl({"explain", "--label", "jobs/db", "--plugin", "other"}).exit_code, 1);
+  EXPECT_EQ(Ctl({"explain", "--label", "jobs/db", "v1"}).exit_code, 2);
+  EXPECT_THAT(Ctl({"explain"}).err, HasSubstr("no volume is named"));
+}
+
+TEST_F(VolumeCommandsTest, ALabelIsNeverTakenForAnId) {
+  node_.volumes.mutable_volumes(0)->set_label("jobs/db");
+  EXPECT_THAT(Ctl({"explain", "jobs/db"}).err,
+              AllOf(HasSubstr("this node has no volume jobs/db"), HasSubstr("label of v1: --label jobs/db")));
+  EXPECT_EQ(
+      Ctl({"volume", "unpublish", "--plugin", "nfs", "--volume", "jobs/db", "--consumer", "c"}).exit_code, 0);
+  EXPECT_EQ(node_.unpublish_request.volume_id(), "jobs/db") << "the node decides by the id alone";
+}
+
+TEST_F(VolumeCommandsTest, OneOfSeveralVolumesWithALabelMustBeNamed) {
+  *node_.volumes.add_volumes() = node_.volumes.volumes(0);
+  node_.volumes.mutable_volumes(1)->set_volume_id("v2");
+  for (v1::Volume& volume : *node_.volumes.mutable_volumes()) volume.set_label("jobs/db");
+  const Ended run = Ctl({"volume", "show", "--label", "jobs/db"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err,
+              AllOf(HasSubstr("2 volumes with the label jobs/db"), HasSubstr("v1"), HasSubstr("v2")));
 }
 
 TEST_F(VolumeCommandsTest, ShowHasTheNewFacts) {

@@ -180,21 +180,25 @@ absl::Status Delete(Session& session, const ChangeOptions& options) {
   if (session.output.json()) {
     session.output.Json(*deleted);
   } else {
-    session.output.Text(fmt::format("deleted {}\n", PrintableName(options.volume)));
+    // OK also means that it was not there.
+    session.output.Text(fmt::format("deleted: {} has no volume {}\n", PrintableName(options.plugin),
+                                    PrintableName(options.volume)));
   }
   return absl::OkStatus();
 }
 
-absl::Status Expand(Session& session, const ChangeOptions& options) {
+absl::Status Expand(Session& session, const ChangeOptions& given) {
+  ChangeOptions options = given;
   v1::ExpandVolumeRequest request;
-  request.set_plugin_id(options.plugin);
-  request.set_volume_id(options.volume);
   BERTH_ASSIGN_OR_RETURN(const Sizes sizes, MakeSizes(options.sizes));
   request.set_required_bytes(sizes.required);
   request.set_limit_bytes(sizes.limit);
   BERTH_ASSIGN_OR_RETURN(const Secrets secrets, session.LoadSecrets(options.secrets_file));
   request.mutable_secrets()->insert(secrets.begin(), secrets.end());
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+  BERTH_RETURN_IF_ERROR(NameVolume(node, options));
+  request.set_plugin_id(options.plugin);
+  request.set_volume_id(options.volume);
   const absl::StatusOr<v1::ExpandVolumeResponse> expanded = [&] {
     const Progress progress(session.output, "ExpandVolume",
                             [&] { return node.RunningStep(options.plugin, options.volume); });
@@ -246,7 +250,7 @@ void AddControllerCommands(CLI::App& volume, Command& chosen) {
   AddCommand<ChangeOptions>(
       volume, "expand", "Make a volume larger", chosen,
       [](CLI::App& command, ChangeOptions& options) {
-        DeclareVolume(command, options);
+        DeclareVolumeOrLabel(command, options);
         DeclareSizes(command, options.sizes)->required();
         DeclareSecrets(command, options.secrets_file);
       },

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "base/status.h"
@@ -19,23 +18,44 @@ namespace {
 
 using Stub = NodeClient::Stub;
 
-CLI::Option* AddVolume(CLI::App& command, VolumeOptions& options) {
-  return command.add_option("volume,--volume", options.volume, "The volume's id in the storage")
-      ->required()
-      ->option_text("ID");
+void AddVolume(CLI::App& command, VolumeOptions& options, bool or_label) {
+  CLI::Option* id = command.add_option("volume,--volume", options.volume, "The volume's id in the storage")
+                        ->required(!or_label)
+                        ->option_text("ID");
+  if (!or_label) return;
+  command.add_option("--label", options.label, "The volume with this label, instead of its id")
+      ->excludes(id)
+      ->option_text("NAME");
+}
+
+void AddPlugin(CLI::App& command, VolumeOptions& options) {
+  command.add_option("--plugin", options.plugin, "The plugin's id")->required()->option_text("ID");
+}
+
+bool IsMeant(const v1::Volume& volume, const VolumeOptions& options) {
+  if (!options.plugin.empty() && volume.plugin_id() != options.plugin &&
+      volume.driver_name() != options.plugin) {
+    return false;
+  }
+  return options.label.empty() ? volume.volume_id() == options.volume : volume.label() == options.label;
 }
 
 }  // namespace
 
 void DeclareVolume(CLI::App& command, VolumeOptions& options) {
-  command.add_option("--plugin", options.plugin, "The plugin's id")->required()->option_text("ID");
-  AddVolume(command, options);
+  AddPlugin(command, options);
+  AddVolume(command, options, /*or_label=*/false);
+}
+
+void DeclareVolumeOrLabel(CLI::App& command, VolumeOptions& options) {
+  AddPlugin(command, options);
+  AddVolume(command, options, /*or_label=*/true);
 }
 
 void DeclareHeldVolume(CLI::App& command, VolumeOptions& options) {
   command.add_option("--plugin", options.plugin, "The plugin's id, where several have such a volume")
       ->option_text("ID");
-  AddVolume(command, options)->description("The volume's id in the storage, or its label");
+  AddVolume(command, options, /*or_label=*/true);
 }
 
 void DeclareSecrets(CLI::App& command, std::string& file) {
@@ -45,38 +65,41 @@ void DeclareSecrets(CLI::App& command, std::string& file) {
       ->option_text("FILE");
 }
 
-absl::StatusOr<std::string> HolderOf(NodeClient& node, const std::string& volume_id) {
+absl::Status NameVolume(NodeClient& node, VolumeOptions& options) {
+  const bool by_label = !options.label.empty();
+  if (!by_label && options.volume.empty()) {
+    return UsageError("no volume is named", "Give its id, or --label NAME");
+  }
+  if (!by_label && !options.plugin.empty()) return absl::OkStatus();
   BERTH_ASSIGN_OR_RETURN(
       const v1::ListVolumesResponse answer,
       node.CallForAllPages(&Stub::ListVolumes, v1::ListVolumesRequest(), "list the volumes"));
-  std::vector<std::string> holders;
-  std::set<std::string> labelled;  // of one plugin's several the node says which they are
+  const std::string named =
+      (by_label ? "with the label " : "") + PrintableName(by_label ? options.label : options.volume);
+  std::vector<const v1::Volume*> meant;
   std::vector<std::string> others;
+  std::string labelled_so;
   for (const v1::Volume& volume : answer.volumes()) {
-    if (volume.volume_id() == volume_id) {
-      holders.push_back(volume.plugin_id());
-    } else {
-      others.push_back(volume.volume_id());
-      if (!volume.label().empty()) others.push_back(volume.label());
-      if (volume.label() == volume_id) labelled.insert(volume.plugin_id());
-    }
+    if (IsMeant(volume, options)) meant.push_back(&volume);
+    others.push_back(by_label ? volume.label() : volume.volume_id());
+    if (!by_label && volume.label() == options.volume) labelled_so = volume.volume_id();
   }
-  if (holders.empty()) holders.assign(labelled.begin(), labelled.end());
-  if (holders.size() == 1) return holders.front();
-  if (holders.empty()) {
-    return WithHint(absl::NotFoundError(fmt::format("this node has no volume {}{}", PrintableName(volume_id),
-                                                    DidYouMean(volume_id, others))),
-                    "What it has: berthctl volumes");
+  if (meant.empty()) {
+    return WithHint(
+        absl::NotFoundError(fmt::format("this node has no volume {}{}", named,
+                                        DidYouMean(by_label ? options.label : options.volume, others))),
+        labelled_so.empty() ? "What it has: berthctl volumes"
+                            : fmt::format("It is the label of {}: --label {}", PrintableName(labelled_so),
+                                          ShellQuoted(options.volume)));
   }
-  return UsageError(
-      fmt::format("plugins {} have a volume {} each", fmt::join(holders, " and "), PrintableName(volume_id)),
-      "Say which is meant: --plugin ID");
-}
-
-absl::Status NameVolume(NodeClient& node, const VolumeOptions& options, std::string* plugin_id) {
-  *plugin_id = options.plugin;
-  if (!options.plugin.empty()) return absl::OkStatus();
-  BERTH_ASSIGN_OR_RETURN(*plugin_id, HolderOf(node, options.volume));
+  if (meant.size() > 1) {
+    std::vector<std::string> names;
+    for (const v1::Volume* each : meant) names.push_back(NamedInShell(*each));
+    return UsageError(fmt::format("this node has {} volumes {}", meant.size(), named),
+                      fmt::format("Say which is meant: {}", fmt::join(names, ", or ")));
+  }
+  options.plugin = meant.front()->plugin_id();
+  options.volume = meant.front()->volume_id();
   return absl::OkStatus();
 }
 

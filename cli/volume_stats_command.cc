@@ -20,11 +20,12 @@ struct StatsOptions : VolumeOptions {
   bool all = false;
 };
 
-absl::Status OfVolume(Session& session, const StatsOptions& options) {
+absl::Status OfVolume(Session& session, StatsOptions options) {
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   v1::GetVolumeStatsRequest request;
+  BERTH_RETURN_IF_ERROR(NameVolume(node, options));
+  request.set_plugin_id(options.plugin);
   request.set_volume_id(options.volume);
-  BERTH_RETURN_IF_ERROR(NameVolume(node, options, request.mutable_plugin_id()));
   const absl::StatusOr<v1::GetVolumeStatsResponse> stats = node.Call(
       &Stub::GetVolumeStats, request, fmt::format("measure volume {}", PrintableName(options.volume)));
   if (!stats.ok()) return stats.status();
@@ -77,11 +78,12 @@ absl::Status OfConsumer(Session& session, const StatsOptions& options) {
 }
 
 absl::Status Stats(Session& session, const StatsOptions& options) {
-  if (int{!options.volume.empty()} + int{!options.consumer.empty()} + int{options.all} != 1) {
+  const bool one = !options.volume.empty() || !options.label.empty();
+  if (int{one} + int{!options.consumer.empty()} + int{options.all} != 1) {
     return UsageError("name a volume or a consumer, or all",
                       "berthctl volume stats VOLUME, or --consumer NAME, or --all");
   }
-  return options.volume.empty() ? OfConsumer(session, options) : OfVolume(session, options);
+  return one ? OfVolume(session, options) : OfConsumer(session, options);
 }
 
 }  // namespace
@@ -92,7 +94,6 @@ void AddVolumeStats(CLI::App& volume, Command& chosen) {
       chosen,
       [](CLI::App& command, StatsOptions& options) {
         DeclareHeldVolume(command, options);
-        command.get_option("--volume")->required(false);
         command.add_option("--consumer", options.consumer, "Every volume of this consumer, and their sum")
             ->option_text("NAME");
         command.add_flag("--all", options.all, "Every volume that is published on this node, and their sum");

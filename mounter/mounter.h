@@ -212,9 +212,6 @@ class Mounter {
   // with the id or driver `name`, also plugins that do not run or are gone.
   [[nodiscard]] virtual std::vector<std::string> PluginsOf(const std::string& volume_id,
                                                            const std::string& name) const = 0;
-  // The volumes here with this label, of the plugins with the id or driver `plugin`.
-  [[nodiscard]] virtual std::vector<VolumeRef> Labelled(const std::string& label,
-                                                        const std::string& plugin) const = 0;
   // Whether anything is held through the plugin, by "volume V by consumer C".
   [[nodiscard]] virtual std::vector<std::string> HeldThrough(const std::string& plugin_id) const = 0;
 

@@ -96,9 +96,6 @@ class MounterImpl final : public Mounter {
   std::vector<std::string> PluginsOf(const std::string& volume_id, const std::string& name) const override {
     return queries_.PluginsOf(volume_id, name);
   }
-  std::vector<VolumeRef> Labelled(const std::string& label, const std::string& plugin) const override {
-    return queries_.Labelled(label, plugin);
-  }
   std::vector<std::string> HeldThrough(const std::string& plugin_id) const override {
     return queries_.HeldThrough(plugin_id);
   }

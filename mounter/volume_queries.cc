@@ -115,16 +115,6 @@ std::vector<std::string> VolumeQueries::PluginsOf(const std::string& volume_id,
   return ids;
 }
 
-std::vector<VolumeRef> VolumeQueries::Labelled(const std::string& label, const std::string& plugin) const {
-  std::vector<VolumeRef> volumes;
-  for (const auto& [key, actor] : table_.all()) {
-    const VolumeRecord& record = actor->machine().record();
-    const bool its = record.label == label && (record.plugin_id == plugin || record.driver_name == plugin);
-    if (its && actor->present()) volumes.push_back({record.plugin_id, record.volume_id});
-  }
-  return volumes;
-}
-
 std::vector<std::string> VolumeQueries::HeldThrough(const std::string& plugin_id) const {
   std::vector<std::string> held;
   for (const auto& [key, actor] : table_.all()) {

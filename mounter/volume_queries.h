@@ -22,7 +22,6 @@ class VolumeQueries {
                                                const std::string& volume_id) const;
   [[nodiscard]] std::vector<std::string> PluginsOf(const std::string& volume_id,
                                                    const std::string& name) const;
-  [[nodiscard]] std::vector<VolumeRef> Labelled(const std::string& label, const std::string& plugin) const;
   [[nodiscard]] std::vector<std::string> HeldThrough(const std::string& plugin_id) const;
   [[nodiscard]] std::optional<ConsumerMount> MountOf(const std::string& plugin_id,
                                                      const std::string& volume_id,

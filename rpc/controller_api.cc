@@ -113,7 +113,6 @@ ApiAnswer<v1::DeleteVolumeResponse> ControllerApi::DeleteVolume(v1::DeleteVolume
 
 ApiAnswer<v1::ExpandVolumeResponse> ControllerApi::ExpandVolume(v1::ExpandVolumeRequest request,
                                                                 CallInfo call) {
-  BERTH_CO_RETURN_IF_ERROR(lookup_.ResolveLabel(request));
   BERTH_CO_ASSIGN_OR_RETURN(::csi::v1::ControllerExpandVolumeRequest expand, CheckExpand(request));
   BERTH_CO_ASSIGN_OR_RETURN(
       const VolumeCallQueue::Turn turn,

@@ -61,7 +61,6 @@ ApiAnswer<v1::PublishVolumeResponse> VolumeApi::PublishVolume(v1::PublishVolumeR
 
 ApiAnswer<v1::UnpublishVolumeResponse> VolumeApi::UnpublishVolume(v1::UnpublishVolumeRequest request,
                                                                   CallInfo call) {
-  if (call.origin != Origin::kScheduler) BERTH_CO_RETURN_IF_ERROR(lookup_.ResolveLabel(request));
   BERTH_CO_ASSIGN_OR_RETURN(UnpublishRequest checked, CheckUnpublish(request));
   BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, lookup_.PluginOf(checked.plugin_id, checked.volume_id));
   if (checked.force) checked.requested_by = CallerOf(call);

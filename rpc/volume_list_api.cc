@@ -137,7 +137,6 @@ ApiAnswer<v1::ListDeclaredVolumesResponse> VolumeListApi::ListDeclaredVolumes(
 
 ApiAnswer<v1::Volume> VolumeListApi::GetVolume(v1::GetVolumeRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
-  BERTH_CO_RETURN_IF_ERROR(lookup_.ResolveLabel(request));
   const auto resolved = lookup_.PluginOf(request.plugin_id(), request.volume_id());
   const std::string plugin_id = resolved.ok() ? *resolved : request.plugin_id();
   const VolumeLookup::DeclaredByVolume declared = lookup_.Declared();
@@ -179,7 +178,6 @@ ApiAnswer<v1::ListConsumerMountsResponse> VolumeListApi::ListConsumerMounts(
 ApiAnswer<v1::ExplainVolumeResponse> VolumeListApi::ExplainVolume(v1::ExplainVolumeRequest request,
                                                                   CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
-  BERTH_CO_RETURN_IF_ERROR(lookup_.ResolveLabel(request));
   const auto resolved = lookup_.PluginOf(request.plugin_id(), request.volume_id());
   const std::string plugin_id = resolved.ok() ? *resolved : request.plugin_id();
   const auto explained = co_await mounter_.Explain(plugin_id, request.volume_id(), call.deadline);

@@ -34,18 +34,6 @@ absl::StatusOr<std::string> VolumeLookup::PluginOf(const std::string& name,
                   PrintableName(volume_id), fmt::join(ids, ", "), PrintableName(name)));
 }
 
-absl::StatusOr<VolumeRef> VolumeLookup::VolumeOf(const std::string& plugin, const std::string& name) const {
-  const auto id = PluginOf(plugin, name);
-  const bool here = id.ok() && (mounter_.Find(*id, name) || Declared().contains({*id, name}));
-  std::vector<VolumeRef> labelled;
-  if (!here && !name.empty()) labelled = mounter_.Labelled(name, plugin);
-  if (labelled.empty()) return VolumeRef{.plugin_id = plugin, .volume_id = name};
-  if (labelled.size() == 1) return labelled.front();
-  return absl::InvalidArgumentError(
-      fmt::format("volume_id: {} volumes here have the label {}: give the id of one of them, {} for example",
-                  labelled.size(), PrintableName(name), PrintableName(labelled.front().volume_id)));
-}
-
 absl::StatusOr<std::string> VolumeLookup::NodePlugin(const std::string& name) const {
   auto resolved = ResolveNodePlugin(control_.plugins(), name);
   if (absl::IsNotFound(resolved.status()) && !mounter_.HeldThrough(name).empty()) return name;

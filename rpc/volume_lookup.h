@@ -1,4 +1,4 @@
-// Which volume, and which plugin, a request means: names may be ids, drivers or labels.
+// Which plugin a request about a volume means: it may name the plugin by its id or by its driver.
 //
 // Owned by NodeApi; loop thread only. It asks what is here now, and keeps nothing.
 #pragma once
@@ -30,24 +30,11 @@ class VolumeLookup {
   // The plugin with the id or the driver `name`, also one without a file while volumes are in use through it.
   [[nodiscard]] absl::StatusOr<std::string> NodePlugin(const std::string& name) const;
 
-  // Puts the ids of a volume into a request that names it by its label. Changes nothing if a volume with that
-  // id is here, or declared, and if no volume has the label. INVALID_ARGUMENT: several have it.
-  template <class Request>
-  [[nodiscard]] absl::Status ResolveLabel(Request& request) const {
-    const auto volume = VolumeOf(request.plugin_id(), request.volume_id());
-    if (!volume.ok()) return volume.status();
-    request.set_plugin_id(volume->plugin_id);
-    request.set_volume_id(volume->volume_id);
-    return absl::OkStatus();
-  }
-
   // What files declare, by the id of the plugin under which it is, or would be, held, and volume id.
   using DeclaredByVolume = std::map<std::pair<std::string, std::string>, std::vector<DeclaredView>>;
   [[nodiscard]] DeclaredByVolume Declared() const;
 
  private:
-  [[nodiscard]] absl::StatusOr<VolumeRef> VolumeOf(const std::string& plugin, const std::string& name) const;
-
   PluginControl& control_;
   Mounter& mounter_;
   DeclaredDirectory& declared_;

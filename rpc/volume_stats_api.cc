@@ -79,7 +79,6 @@ ApiAnswer<v1::GetVolumeStatsResponse> VolumeStatsApi::StatsOf(std::string plugin
 ApiAnswer<v1::GetVolumeStatsResponse> VolumeStatsApi::GetVolumeStats(v1::GetVolumeStatsRequest request,
                                                                      CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
-  BERTH_CO_RETURN_IF_ERROR(lookup_.ResolveLabel(request));
   BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id,
                             lookup_.PluginOf(request.plugin_id(), request.volume_id()));
   co_return co_await StatsOf(plugin_id, request.volume_id(), call.deadline);

@@ -498,14 +498,6 @@ class FakeMounter : public Mounter {
     }
     return ids;
   }
-  [[nodiscard]] std::vector<VolumeRef> Labelled(const std::string& label,
-                                                const std::string& plugin) const override {
-    std::vector<VolumeRef> found;
-    for (const VolumeView& view : volumes) {
-      if (view.label == label && view.plugin_id == plugin) found.push_back({view.plugin_id, view.volume_id});
-    }
-    return found;
-  }
   [[nodiscard]] std::vector<std::string> HeldThrough(const std::string& plugin_id) const override {
     std::vector<std::string> held;
     for (const VolumeView& view : volumes) {
