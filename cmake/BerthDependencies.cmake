@@ -1,7 +1,7 @@
-# Every library comes from Debian 12; ARCHITECTURE.md names each with its reason.
+# Every library comes from Debian 12 and 13; ARCHITECTURE.md names each with its reason.
 
 find_package(Threads REQUIRED)
-find_package(Boost 1.81 REQUIRED COMPONENTS filesystem)
+find_package(Boost 1.81 CONFIG REQUIRED COMPONENTS filesystem)
 find_package(Protobuf 3.21 REQUIRED) # CMake's own module: Debian ships no config file.
 find_package(SQLite3 REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL)

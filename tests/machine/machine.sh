@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A whole Debian 12 machine, with systemd as PID 1, a kernel of its own and cgroup v2: what plugins' scopes, limits
-# and kills, reboots and power cuts are tested on. ./dev test --machine [CASE…] builds the programs and comes here;
-# needs root.
+# A whole Debian machine, of this machine's release, with systemd as PID 1, a kernel of its own and cgroup v2: what
+# plugins' scopes, limits and kills, reboots and power cuts are tested on. ./dev test --machine [CASE…] builds the
+# programs and comes here; needs root.
 #
 #   base image   Debian from debootstrap, made once, in build/machine; each machine sees it as it was made
 #   payload      the programs as built, the cases, and guest.sh, which runs them; made again for each run
@@ -37,7 +37,8 @@ readonly ROOT=${HERE%/tests/machine}
 readonly BUILT=${BERTH_BUILD:-$ROOT/build/dev}
 readonly OUT=$ROOT/build/machine
 readonly INSIDE=$OUT/inside # where an image is mounted while it is filled
-readonly SUITE=bookworm
+SUITE=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+readonly SUITE
 readonly MIRROR=${BERTH_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 # Longer than all of cases/, or one of cases/boots/, takes under emulation on two busy cores.
 readonly TIME_LIMIT=${BERTH_MACHINE_TIME_LIMIT:-2400}
