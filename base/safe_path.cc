@@ -45,6 +45,7 @@ absl::StatusOr<PathFacts> Statx(int directory, const std::string& path, const st
   facts.mount_root = (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
   facts.mode = info.stx_mode;
   facts.device = makedev(info.stx_dev_major, info.stx_dev_minor);
+  facts.inode = info.stx_ino;
   facts.special = makedev(info.stx_rdev_major, info.stx_rdev_minor);
   facts.size = info.stx_size;
   facts.mount_id = info.stx_mnt_id;

@@ -33,6 +33,7 @@ struct PathFacts {
   bool mount_root = false;  // a mount lies on top here
   mode_t mode = 0;          // with the file type; of a mount's root the type alone may be known
   dev_t device = 0;         // the file system's
+  uint64_t inode = 0;       // 0: not known
   dev_t special = 0;        // the device that a device node stands for
   uint64_t size = 0;
   uint64_t mount_id = 0;

@@ -77,9 +77,16 @@ Awaitable<absl::StatusOr<VolumeCallQueue::Turn>> ControllerAccess::WaitTurn(std:
 
 std::set<std::string> ControllerAccess::PluginsOf(const std::string& name,
                                                   const std::string& volume_id) const {
-  const std::vector<std::string> running = SameDriver(controllers_.plugins(), name);
-  const std::vector<std::string> recorded = mounter_.PluginsOf(volume_id, DriverOf(name));
+  std::string driver = DriverOf(name);
+  // A plugin that does not run: of the driver that its row has.
+  if (const auto held = driver == name ? mounter_.Find(name, volume_id) : std::nullopt;
+      held && !held->driver_name.empty()) {
+    driver = held->driver_name;
+  }
+  const std::vector<std::string> running = SameDriver(controllers_.plugins(), driver);
+  const std::vector<std::string> recorded = mounter_.PluginsOf(volume_id, driver);
   std::set<std::string> ids(running.begin(), running.end());
+  ids.insert(name);
   ids.insert(recorded.begin(), recorded.end());
   return ids;
 }
@@ -142,13 +149,25 @@ absl::Status ControllerAccess::Unused(const std::string& name, const std::string
     return absl::FailedPreconditionError(
         fmt::format("volume {} is being published on this node", PrintableName(volume_id)));
   }
+  std::set<std::string> names = PluginsOf(name, volume_id);
+  names.insert(DriverOf(name));
+  for (const std::string& each : names) {
+    if (const auto same = mounter_.ShownBy(volume_id, each)) {
+      return absl::FailedPreconditionError(
+          fmt::format("volume {} is the same as volume {}, as the kernel has shown, and that is in use on "
+                      "this node through "
+                      "plugin {}: unpublish it first",
+                      PrintableName(volume_id), PrintableName(same->volume_id), same->plugin_id));
+    }
+  }
   return absl::OkStatus();
 }
 
 absl::Status ControllerAccess::UsersKnown(const std::string& volume_id) const {
   for (const auto& [id, plugin] : controllers_.plugins()) {
     if (plugin.facts) continue;
-    if (mounter_.Find(id, volume_id) || publishing_.contains({id, volume_id})) {
+    const auto held = mounter_.Find(id, volume_id);
+    if ((held && held->driver_name.empty()) || publishing_.contains({id, volume_id})) {
       return absl::UnavailableError(fmt::format(
           "a volume {} is in use on this node through plugin {}, which has not reported its driver yet",
           PrintableName(volume_id), id));

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,6 +57,9 @@ class ControllerAccess {
 
   // What `name` is a driver of, as far as it is known; else `name`.
   [[nodiscard]] std::string DriverOf(const std::string& name) const;
+  // The plugins through which a volume with this id is the one of `name`: those of its driver, and those that
+  // the records of the volume name, which need not run.
+  [[nodiscard]] std::set<std::string> PluginsOf(const std::string& name, const std::string& volume_id) const;
 
   // The turn for a call about `keys`, or about the volume; held for as long as the call takes. Errors are
   // VolumeCallQueue'.
@@ -114,14 +118,12 @@ class ControllerAccess {
   [[nodiscard]] VolumeKey KeyOf(const std::string& name, const std::string& volume_id) const {
     return {DriverOf(name), volume_id};
   }
-  // The plugins of this driver, and those that the records of the volume name.
-  [[nodiscard]] std::set<std::string> PluginsOf(const std::string& name, const std::string& volume_id) const;
   // Also a lock from before the driver of its plugin was known; any lock, if the driver of a plugin is not
   // known.
   [[nodiscard]] bool Among(const Holds& holds, const std::string& name, const std::string& volume_id) const;
   // OK: the volume is not in use here. The error names the users.
   [[nodiscard]] absl::Status Unused(const std::string& name, const std::string& volume_id) const;
-  // OK: it is not used here through a plugin that is not known yet (berthd has just started).
+  // OK: it is not used here through a plugin whose driver nobody knows yet (berthd has just started).
   [[nodiscard]] absl::Status UsersKnown(const std::string& volume_id) const;
   // Whether the storage may mean this node by it.
   [[nodiscard]] bool IsThisNode(const std::string& name, const std::string& node_id) const;

@@ -78,6 +78,11 @@ struct MounterContext {
   bool stopping = false;
   Condition work_ended;  // some volume's
 
+  // The other volumes here that are this one (VolumeRecord::IsSame), but for those that the kernel has
+  // released. Until the next co_await.
+  std::function<std::vector<const VolumeRecord*>(const VolumeRecord&)> same_volumes;
+  // The row of this volume is about to be deleted: the others that are the same object remember its name.
+  std::function<void(const VolumeRecord&)> leaves;
   // How many volumes are held through a plugin.
   std::function<size_t(const std::string& plugin_id)> volumes_through;
   Census::RecordedMounts recorded_mounts;

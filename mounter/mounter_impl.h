@@ -96,6 +96,9 @@ class MounterImpl final : public Mounter {
   std::vector<std::string> PluginsOf(const std::string& volume_id, const std::string& name) const override {
     return queries_.PluginsOf(volume_id, name);
   }
+  std::optional<VolumeView> ShownBy(const std::string& volume_id, const std::string& name) const override {
+    return queries_.ShownBy(volume_id, name);
+  }
   std::vector<std::string> HeldThrough(const std::string& plugin_id) const override {
     return queries_.HeldThrough(plugin_id);
   }

@@ -177,6 +177,31 @@ bool WantsSoleWriter(const PublishRequest& request, const VolumeRecord& record) 
   return one_writer && !its_own;
 }
 
+absl::Status CheckSame(const PublishRequest& request, const VolumeRecord& other) {
+  const AccessMode::Mode mode = request.use.access_mode;
+  const AccessMode::Mode held = other.use.access_mode;
+  const std::string where = fmt::format("volume {} of plugin {} is the same", Printable(other.volume_id, 128),
+                                        Printable(other.plugin_id, 128));
+  const bool one_user =
+      mode == AccessMode::SINGLE_NODE_SINGLE_WRITER || held == AccessMode::SINGLE_NODE_SINGLE_WRITER;
+  const bool one_writer =
+      mode == AccessMode::MULTI_NODE_SINGLE_WRITER || held == AccessMode::MULTI_NODE_SINGLE_WRITER;
+  const bool both_write = !request.readonly && std::ranges::any_of(other.publications, Writes);
+  if (!other.publications.empty() && (one_user || (one_writer && both_write))) {
+    return absl::FailedPreconditionError(
+        fmt::format("{}, and in use with access mode {} by {}: {} allows one {} at a time", where,
+                    AccessMode::Mode_Name(held), Holders(other),
+                    AccessMode::Mode_Name(one_user ? AccessMode::SINGLE_NODE_SINGLE_WRITER
+                                                   : AccessMode::MULTI_NODE_SINGLE_WRITER),
+                    one_user ? "publication" : "writer"));
+  }
+  const bool leaving = other.publications.empty() || other.still_in_use;
+  if (!leaving || !WantsSoleWriter(request, other)) return absl::OkStatus();
+  return StillWritable(
+      request,
+      fmt::format("{}: {}", where, other.last_error.empty() ? "it is being unstaged" : other.last_error));
+}
+
 absl::Status StillWritable(const PublishRequest& request, std::string_view used) {
   return absl::FailedPreconditionError(fmt::format(
       "access mode {} is for one writer, and an earlier use of the volume has not ended: {}. It can be "

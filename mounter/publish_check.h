@@ -46,6 +46,9 @@ namespace berth {
 // still write: SINGLE_NODE_SINGLE_WRITER always; SINGLE_NODE_WRITER, and MULTI_NODE_SINGLE_WRITER for
 // writing, if that use was, or may have been, another consumer's.
 [[nodiscard]] bool WantsSoleWriter(const PublishRequest& request, const VolumeRecord& record);
+// Against another volume that is the same one: through another plugin of its driver, or as the kernel shows
+// it (VolumeRecord::IsSame). FAILED_PRECONDITION: one of the two is for one user, or one writer, alone.
+[[nodiscard]] absl::Status CheckSame(const PublishRequest& request, const VolumeRecord& other);
 // FAILED_PRECONDITION for such a request; `used` says who has the volume.
 [[nodiscard]] absl::Status StillWritable(const PublishRequest& request, std::string_view used);
 

@@ -64,6 +64,11 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // What the kernel, leases and people change.
   [[nodiscard]] VolumeReconciler& reconciler() { return reconciler_; }
   [[nodiscard]] const VolumeReconciler& reconciler() const { return reconciler_; }
+  // A volume leaves the node that is the same object: noted before its row is deleted.
+  void AddOtherName(const VolumeRecord& left) {
+    volume_.machine.AddOtherName(left);
+    volume_.row.SaveSoon();
+  }
   // Its plugin may want other tokens than before.
   void OnTokensWantedChanged();
   // Notes an expansion durably, and begins it.

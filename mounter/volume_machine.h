@@ -131,6 +131,7 @@ class VolumeMachine {
   void SetEarlierMounts(EarlierMounts mounts) { record_.earlier_mounts = std::move(mounts); }
   // The kernel has these of it, from now on. Those that are known already are not added again.
   void AddObjects(const std::vector<KernelObject>& objects) { MergeObjects(objects, &record_.objects); }
+  void AddOtherName(const VolumeRecord& left) { record_.AddOtherName(left); }
   // A mount of it was detached while it was in use.
   void AddDetachedMount(uint64_t mount_id) { record_.AddDetachedMount(mount_id); }
   // The kernel has released it all, and the plugin is still to be asked.

@@ -134,7 +134,12 @@ absl::Status VolumePublisher::MayBegin(const PublishRequest& request,
   if (!volume_.context.plugins.TokensWanted(request.plugin_id).empty()) {
     BERTH_RETURN_IF_ERROR(MayHaveTokens(request.origin, request.plugin_id));
   }
-  if (volume_.machine.present() && !volume_.machine.plan().InUseByKernel()) {
+  const bool here = volume_.machine.present();
+  for (const VolumeRecord* const other :
+       volume_.context.same_volumes(here ? volume_.machine.record() : NewRecord(request, plugin.facts))) {
+    BERTH_RETURN_IF_ERROR(CheckSame(request, *other));
+  }
+  if (here && !volume_.machine.plan().InUseByKernel()) {
     BERTH_RETURN_IF_ERROR(reconciler_.CheckStorage(NewPublication(request).Writes(request.use)));
     return CheckPlugin(request, plugin.facts, &volume_.machine.record(), 0);
   }

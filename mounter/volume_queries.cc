@@ -115,6 +115,18 @@ std::vector<std::string> VolumeQueries::PluginsOf(const std::string& volume_id,
   return ids;
 }
 
+std::optional<VolumeView> VolumeQueries::ShownBy(const std::string& volume_id,
+                                                 const std::string& name) const {
+  for (const auto& [key, actor] : table_.all()) {
+    const std::vector<OtherName>& names = actor->machine().record().other_names;
+    const bool its = std::ranges::any_of(names, [&](const OtherName& other) {
+      return other.volume_id == volume_id && (other.plugin_id == name || other.driver_name == name);
+    });
+    if (its && actor->present()) return actor->View();
+  }
+  return std::nullopt;
+}
+
 std::vector<std::string> VolumeQueries::HeldThrough(const std::string& plugin_id) const {
   std::vector<std::string> held;
   for (const auto& [key, actor] : table_.all()) {

@@ -22,6 +22,8 @@ class VolumeQueries {
                                                const std::string& volume_id) const;
   [[nodiscard]] std::vector<std::string> PluginsOf(const std::string& volume_id,
                                                    const std::string& name) const;
+  [[nodiscard]] std::optional<VolumeView> ShownBy(const std::string& volume_id,
+                                                  const std::string& name) const;
   [[nodiscard]] std::vector<std::string> HeldThrough(const std::string& plugin_id) const;
   [[nodiscard]] std::optional<ConsumerMount> MountOf(const std::string& plugin_id,
                                                      const std::string& volume_id,

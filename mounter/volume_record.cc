@@ -185,6 +185,22 @@ void VolumeRecord::Inherit(const VolumeRecord& last) {
   mounts_unknown = last.mounts_unknown;
   past_consumers = last.past_consumers;
   still_in_use = last.still_in_use;
+  other_names = last.other_names;
+}
+
+bool VolumeRecord::IsSame(const VolumeRecord& other) const {
+  if (!driver_name.empty() && driver_name == other.driver_name && volume_id == other.volume_id) return true;
+  return std::ranges::any_of(objects, [&other](const KernelObject& object) {
+    return std::ranges::any_of(
+        other.objects, [&object](const KernelObject& theirs) { return IsSameObject(object, theirs); });
+  });
+}
+
+void VolumeRecord::AddOtherName(const VolumeRecord& left) {
+  OtherName name{.plugin_id = left.plugin_id, .driver_name = left.driver_name, .volume_id = left.volume_id};
+  std::erase(other_names, name);
+  other_names.push_back(std::move(name));
+  if (other_names.size() > kOtherNames) other_names.erase(other_names.begin());
 }
 
 void VolumeRecord::AddDetachedMount(uint64_t mount_id) {
@@ -263,6 +279,7 @@ void EncodeObject(const KernelObject& object, pb::KernelObject* out) {
   out->set_source(object.source);
   out->set_inode_device_major(major(object.inode_device));
   out->set_inode_device_minor(minor(object.inode_device));
+  out->set_inode(object.inode);
 }
 
 KernelObject DecodeObject(const pb::KernelObject& in) {
@@ -273,6 +290,7 @@ KernelObject DecodeObject(const pb::KernelObject& in) {
           .disk_sequence = in.disk_sequence(),
           .root = in.root(),
           .fs_type = in.fs_type(),
+          .inode = in.inode(),
           .source = in.source()};
 }
 
@@ -385,6 +403,12 @@ std::string EncodeRecord(const VolumeRecord& record) {
   for (const uint64_t mount : record.staged_mounts.fingerprints) out.add_mounts_when_staged(mount);
   out.set_mounts_unknown(record.mounts_unknown);
   for (const std::string& consumer : record.past_consumers) out.add_past_consumers(consumer);
+  for (const OtherName& name : record.other_names) {
+    pb::OtherName& written = *out.add_other_names();
+    written.set_plugin_id(name.plugin_id);
+    written.set_driver_name(name.driver_name);
+    written.set_volume_id(name.volume_id);
+  }
   for (const PublicationRecord& p : record.publications) EncodePublication(p, out.add_publications());
   return SameBytes(out);
 }
@@ -425,6 +449,10 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   record.staged_mounts.fingerprints.assign(in.mounts_when_staged().begin(), in.mounts_when_staged().end());
   record.mounts_unknown = in.mounts_unknown();
   record.past_consumers.assign(in.past_consumers().begin(), in.past_consumers().end());
+  for (const pb::OtherName& name : in.other_names()) {
+    record.other_names.push_back(
+        {.plugin_id = name.plugin_id(), .driver_name = name.driver_name(), .volume_id = name.volume_id()});
+  }
   for (const pb::Publication& p : in.publications()) {
     auto publication = DecodePublication(p);
     if (!publication.ok()) {

@@ -21,6 +21,7 @@
 namespace berth {
 
 inline constexpr size_t kPastConsumers = 64;
+inline constexpr size_t kOtherNames = 64;
 
 // The mount that the staging of a volume is.
 struct StagingMount {
@@ -28,6 +29,15 @@ struct StagingMount {
   uint64_t mount_id = 0;  // 0: not known, or the plugin stages without one
   // All mounts on the node when it had been staged.
   EarlierMounts others = {};
+};
+
+// Another volume, as far as the storage knows, which the kernel showed as the same object (IsSameObject).
+struct OtherName {
+  std::string plugin_id;
+  std::string driver_name;
+  std::string volume_id;
+
+  bool operator==(const OtherName&) const = default;
 };
 
 struct VolumeRecord {
@@ -74,6 +84,9 @@ struct VolumeRecord {
   // Consumers of publications that have ended since the volume was last free, in that boot: one of them may
   // still have it. At most kPastConsumers; an empty name stands for the others.
   std::vector<std::string> past_consumers;
+  // Volumes that have left this node and were the same object: they are not deleted or detached while this
+  // one is here. The last kOtherNames.
+  std::vector<OtherName> other_names;
   // Its publications and its staging are pending with the plugin alone.
   std::optional<WithoutPlugin> without_plugin;
   std::vector<PublicationRecord> publications;
@@ -88,8 +101,11 @@ struct VolumeRecord {
   }
   // The ids of its mounts (PathFacts::mount_id), as far as they are known, also of those that were detached.
   [[nodiscard]] std::vector<uint64_t> Mounts() const;
+  // Whether it is this volume, or the same object: the other's driver and id, or an object in common.
+  [[nodiscard]] bool IsSame(const VolumeRecord& other) const;
   // What the kernel has of it, and its label, are as `last` says.
   void Inherit(const VolumeRecord& last);
+  void AddOtherName(const VolumeRecord& left);
   // The kernel still has it: this mount, which was detached (0: not known which); these objects, or what is
   // not known.
   void AddDetachedMount(uint64_t mount_id);

@@ -41,11 +41,13 @@ VolumeRecord FullRecord() {
                      .inode_device = 0x33,
                      .root = "/a\xff",
                      .fs_type = "nfs4",
+                     .inode = 1ULL << 63,
                      .source = "server:/export"}};
   record.detached_mounts = {1ULL << 41, 7};
   record.earlier_mounts = {.below = 1ULL << 42, .fingerprints = {~0ULL, 3}};
   record.mounts_unknown = true;
   record.past_consumers = {"web", ""};
+  record.other_names = {{.plugin_id = "q", .driver_name = "d", .volume_id = "v\n"}};
   PublicationRecord publication;
   publication.key = {.consumer = "web", .name = "data"};
   publication.component = "0123";
@@ -103,6 +105,7 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_TRUE(read->rebuilt);
   EXPECT_TRUE(read->still_in_use);
   EXPECT_EQ(read->objects, record.objects);
+  EXPECT_EQ(read->other_names, record.other_names);
   EXPECT_EQ(read->detached_mounts, record.detached_mounts);
   EXPECT_EQ(read->earlier_mounts, record.earlier_mounts);
   EXPECT_EQ(read->staged_mounts, record.staged_mounts);
@@ -134,6 +137,51 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(publication.path_made, record.publications[0].path_made);
   EXPECT_EQ(publication.path_mount_id, 1ULL << 42);
   EXPECT_EQ(publication.path_unguarded, "no flag");
+}
+
+TEST(VolumeRecordTest, TheSameVolumeIsKnownByItsDriverOrAsTheKernelShowsIt) {
+  VolumeRecord one;
+  one.plugin_id = "p";
+  one.driver_name = "d";
+  one.volume_id = "v";
+  VolumeRecord other = one;
+  other.plugin_id = "q";
+  EXPECT_TRUE(one.IsSame(other)) << "through another plugin of the driver";
+  other.driver_name = "e";
+  EXPECT_FALSE(one.IsSame(other)) << "ids are a storage's own";
+  one.driver_name = other.driver_name = "";
+  EXPECT_FALSE(one.IsSame(other)) << "the driver is not known";
+
+  const KernelObject directory{
+      .device = 0x801, .inode_device = 0x801, .disk = 0x801, .disk_sequence = 3, .inode = 12};
+  KernelObject shown = directory;
+  one.objects = {directory};
+  other.objects = {shown};
+  EXPECT_TRUE(one.IsSame(other));
+  other.objects[0].inode = 13;
+  EXPECT_FALSE(one.IsSame(other)) << "another directory";
+  one.objects[0].inode = other.objects[0].inode = 0;
+  EXPECT_FALSE(one.IsSame(other)) << "not known";
+  other.objects = {{.block_device = true, .device = 0x801, .disk = 0x801, .disk_sequence = 3}};
+  EXPECT_TRUE(one.IsSame(other)) << "its disk";
+  other.objects[0].disk_sequence = 4;
+  EXPECT_FALSE(one.IsSame(other)) << "another disk, with the same number";
+}
+
+TEST(VolumeRecordTest, TheNamesOfVolumesThatHaveLeftAreKeptToALimit) {
+  VolumeRecord record;
+  VolumeRecord left;
+  for (size_t i = 0; i < 2 * kOtherNames; ++i) {
+    left.volume_id = std::to_string(i / 2);  // each twice
+    record.AddOtherName(left);
+  }
+  ASSERT_EQ(record.other_names.size(), kOtherNames);
+  EXPECT_EQ(record.other_names.front().volume_id, "0");
+  left.volume_id = "more";
+  record.AddOtherName(left);
+  EXPECT_EQ(record.other_names.size(), kOtherNames);
+  EXPECT_EQ(record.other_names.front().volume_id, "1");
+  EXPECT_EQ(record.other_names.back().volume_id, "more");
 }
 
 TEST(VolumeRecordTest, NoPublishContextDiffersFromAnEmptyOne) {

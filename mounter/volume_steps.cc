@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "mounter/holder_names.h"
+#include "mounter/publish_check.h"
 #include "mounter/recovery.h"
 #include "mounter/reverse_call.h"
 #include "mounter/root_permissions.h"
@@ -159,6 +160,8 @@ Awaitable<StepReport> VolumeSteps::PublishWith(VolumeRecord record, PublicationR
       publication.ephemeral ? std::nullopt : PlanStaging(record, LookAtStagingMount(record, *context_.paths));
   if (staging)
     co_return StepReport{.outcome = CallOutcome::kRetry, .error = absl::UnavailableError(staging->why)};
+  const absl::Status alone = CheckAlone(record, publication);
+  if (!alone.ok()) co_return StepReport{.outcome = CallOutcome::kFinal, .error = alone};
   if (const auto not_wanted = NotWanted(progress)) co_return *not_wanted;
   // Its file may be another one since they were made out, and it may not have been there at all before.
   if (context_.plugins.TokensWanted(record.plugin_id) != tokens.wanted) {
@@ -194,8 +197,25 @@ Awaitable<StepReport> VolumeSteps::PublishWith(VolumeRecord record, PublicationR
   }
   const absl::Status usable = CheckUsable(path, record.objects, publication.Writes(record.use));
   if (!usable.ok()) co_return StepReport{.outcome = CallOutcome::kFinal, .error = usable};
+  // What it is may be seen here only: a plugin may stage without a mount, or not at all.
+  if (const auto shown = ObjectsAt(path, context_.paths->tree()); shown.ok()) {
+    MergeObjects(*shown, &record.objects);
+  }
+  const absl::Status still_alone = CheckAlone(record, publication);
+  if (!still_alone.ok()) co_return StepReport{.outcome = CallOutcome::kFinal, .error = still_alone};
   if (publication.permissions_set || !Wanted(publication.permissions)) co_return StepReport{};
   co_return co_await SetPermissions(path, publication.permissions, deadline);
+}
+
+absl::Status VolumeSteps::CheckAlone(const VolumeRecord& record, const PublicationRecord& publication) const {
+  PublishRequest wanted;
+  wanted.use = record.use;
+  wanted.consumer = publication.key.consumer;
+  wanted.readonly = publication.readonly;
+  for (const VolumeRecord* const other : context_.same_volumes(record)) {
+    BERTH_RETURN_IF_ERROR(CheckSame(wanted, *other));
+  }
+  return absl::OkStatus();
 }
 
 Awaitable<StepReport> VolumeSteps::SetPermissions(std::string path, RootPermissions permissions,
@@ -339,6 +359,7 @@ Awaitable<StepReport> VolumeSteps::Forget(VolumeRecord record, TimePoint deadlin
   if (!status.ok()) status = OnLeftover(record, fmt::format("{}/{}", context_.paths->tree(), key), status);
   if (!status.ok()) co_return StepReport{.outcome = CallOutcome::kUncertain, .error = status};
   context_.Boundary("removed the volume's directory");
+  context_.leaves(record);
   status = co_await context_.journal->Delete(key, context_.KeepPending(record));
   if (!status.ok()) co_return StepReport{.outcome = CallOutcome::kUncertain, .error = status};
   context_.Boundary("deleted the row");

@@ -73,6 +73,9 @@ class VolumeSteps {
   // Unmounts it at `path_made`; kDone where it is not mounted there, whatever else is.
   [[nodiscard]] Awaitable<StepReport> UnmountPath(VolumeRecord record, PublicationRecord publication,
                                                   StepInput input, StepProgress progress, TimePoint deadline);
+  // CheckSame against every volume here that is the same.
+  [[nodiscard]] absl::Status CheckAlone(const VolumeRecord& record,
+                                        const PublicationRecord& publication) const;
   // FAILED_PRECONDITION if nothing is mounted at a target and files lie in its directory.
   [[nodiscard]] absl::Status TargetIsFree(const VolumeRecord& record,
                                           const PublicationRecord& publication) const;

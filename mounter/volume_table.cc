@@ -6,6 +6,8 @@
 namespace berth {
 
 VolumeTable::VolumeTable(MounterContext& context) : context_(context) {
+  context_.same_volumes = [this](const VolumeRecord& record) { return SameAs(record); };
+  context_.leaves = [this](const VolumeRecord& record) { Leaves(record); };
   context_.volumes_through = [this](const std::string& plugin_id) { return CountThrough(plugin_id); };
   context_.recorded_mounts = [this](const std::set<dev_t>& devices) { return RecordedMounts(devices); };
   context_.uses = [this](const std::string& consumer, const std::string& key, bool used) {
@@ -51,6 +53,22 @@ std::vector<std::shared_ptr<VolumeActor>> VolumeTable::Of(const std::string& con
     if (const auto actor = volumes_.find(key); actor != volumes_.end()) actors.push_back(actor->second);
   }
   return actors;
+}
+
+std::vector<const VolumeRecord*> VolumeTable::SameAs(const VolumeRecord& record) const {
+  std::vector<const VolumeRecord*> same;
+  for (const auto& [key, actor] : volumes_) {
+    const VolumeRecord& other = actor->machine().record();
+    const bool itself = other.plugin_id == record.plugin_id && other.volume_id == record.volume_id;
+    if (actor->present() && !itself && !other.without_plugin && record.IsSame(other)) same.push_back(&other);
+  }
+  return same;
+}
+
+void VolumeTable::Leaves(const VolumeRecord& record) {
+  for (const VolumeRecord* other : SameAs(record)) {
+    if (const auto actor = Find(other->plugin_id, other->volume_id)) actor->AddOtherName(record);
+  }
 }
 
 size_t VolumeTable::CountThrough(const std::string& plugin_id) const {

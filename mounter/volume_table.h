@@ -41,6 +41,8 @@ class VolumeTable {
   void ForgetEnded(const std::string& consumer);
 
  private:
+  [[nodiscard]] std::vector<const VolumeRecord*> SameAs(const VolumeRecord& record) const;
+  void Leaves(const VolumeRecord& record);
   [[nodiscard]] size_t CountThrough(const std::string& plugin_id) const;
   [[nodiscard]] std::vector<uint64_t> RecordedMounts(const std::set<dev_t>& devices) const;
   void Uses(const std::string& consumer, const std::string& key, bool used);

@@ -40,7 +40,7 @@ dev_t DeviceNamed(std::string_view source) {
 }  // namespace
 
 absl::StatusOr<KernelObject> ShownAt(const std::string& path, const PathFacts& facts) {
-  KernelObject object{.device = facts.device, .inode_device = facts.device};
+  KernelObject object{.device = facts.device, .inode_device = facts.device, .inode = facts.inode};
   BERTH_ASSIGN_OR_RETURN(const auto told, StatMount(facts.mount_id));
   if (told.has_value() && (!told->source.empty() || major(told->device) != 0)) {
     // The file system's number: of a btrfs subvolume stat(2) shows another one.
@@ -97,6 +97,7 @@ absl::StatusOr<std::vector<KernelObject>> ObjectsAt(const std::string& path, con
     if (above.mount_root) {
       BERTH_ASSIGN_OR_RETURN(KernelObject node, FileSystemOf(tree, above));
       node.root = (node.root == "/" ? "" : node.root) + path.substr(tree.size());
+      node.inode = 0;  // the tree's own: what counts is the device
       objects.push_back(std::move(node));
     }
   }
@@ -107,9 +108,27 @@ absl::StatusOr<std::vector<KernelObject>> ObjectsAt(const std::string& path, con
   return objects;
 }
 
+bool IsSameObject(const KernelObject& one, const KernelObject& other) {
+  if (one.device == 0 || other.device == 0) return false;
+  if (one.block_device || other.block_device) {
+    return one.disk != 0 && one.disk == other.disk && one.disk_sequence == other.disk_sequence;
+  }
+  return one.inode_device == other.inode_device && one.inode != 0 && one.inode == other.inode;
+}
+
 void MergeObjects(const std::vector<KernelObject>& found, std::vector<KernelObject>* objects) {
   for (const KernelObject& object : found) {
-    if (std::ranges::find(*objects, object) == objects->end()) objects->push_back(object);
+    // Of one that was noted while its file system did not answer, or by an older berthd, the inode comes
+    // later.
+    const auto known = std::ranges::find_if(*objects, [&object](KernelObject each) {
+      if (each.inode == 0 || object.inode == 0) each.inode = object.inode;
+      return each == object;
+    });
+    if (known == objects->end()) {
+      objects->push_back(object);
+    } else if (known->inode == 0) {
+      known->inode = object.inode;
+    }
   }
 }
 

@@ -37,6 +37,8 @@ struct KernelObject {
   // Of a file system: the directory of it that is mounted, and its type, as mountinfo shows them.
   std::string root = {};
   std::string fs_type = {};
+  // The inode number of that directory. 0: not known.
+  uint64_t inode = 0;
   // Where `device` is no block device: the source as mountinfo shows it, of a network file system, for that
   // names the directory there; of others a hash of it, for it may hold more than should be written down.
   std::string source = {};
@@ -57,6 +59,10 @@ struct KernelObject {
 // The file system and the directory of it that the mount at `path` shows; `facts` are LookAt's. Without its
 // disk.
 [[nodiscard]] absl::StatusOr<KernelObject> ShownAt(const std::string& path, const PathFacts& facts);
+
+// Whether the kernel shows the same by both: one directory, by its device and inode; one block device; a
+// block device and the file system on it. False where an inode is not known.
+[[nodiscard]] bool IsSameObject(const KernelObject& one, const KernelObject& other);
 
 // Adds what of `found` is not in `objects` yet.
 void MergeObjects(const std::vector<KernelObject>& found, std::vector<KernelObject>* objects);

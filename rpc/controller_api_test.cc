@@ -221,6 +221,39 @@ Awaitable<void> Keep(Awaitable<absl::StatusOr<v1::PublishVolumeResponse>> call,
                      std::optional<absl::Status>& end) {
   end = (co_await std::move(call)).status();
 }
+TEST_F(NodeApiTest, Fault60NoDeleteOfAVolumeThatAnotherOneHereShows) {
+  AddPlugin({ControllerRpc::CREATE_DELETE_VOLUME}).name = "driver.test";
+  fake_->Answer("DeleteVolume", csi::DeleteVolumeResponse());
+  const auto deletion = ForVolume<v1::DeleteVolumeRequest>();
+  mounter_.Add("p", "same", "web");
+  for (const std::string& name : {"p", "driver.test"}) {
+    mounter_.other_names = {{{name, deletion.volume_id()}, {"p", "same"}}};
+    const absl::Status refused = Call(&ControllerApi::DeleteVolume, deletion).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(Message(refused), HasSubstr("is the same as volume same"));
+  }
+  EXPECT_EQ(fake_->Calls("DeleteVolume"), 0);
+  mounter_.other_names.clear();
+  EXPECT_TRUE(Call(&ControllerApi::DeleteVolume, deletion).ok());
+}
+
+TEST_F(NodeApiTest, Fault60NoDeleteOfAVolumeThatIsHereThroughAPluginThatDoesNotRun) {
+  AddPlugin({ControllerRpc::CREATE_DELETE_VOLUME}).name = "driver.test";
+  fake_->Answer("DeleteVolume", csi::DeleteVolumeResponse());
+  const auto deletion = ForVolume<v1::DeleteVolumeRequest>();
+  mounter_.Add("gone", deletion.volume_id(), "web").driver_name = "driver.test";
+  mounter_.recorded_drivers["gone"] = "driver.test";
+  const absl::Status refused = Call(&ControllerApi::DeleteVolume, deletion).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(refused), HasSubstr("through plugin gone"));
+  // Through one that has not said yet what its driver is, the row says it.
+  control_.Add("q").facts.reset();
+  mounter_.volumes.clear();
+  mounter_.Add("q", deletion.volume_id(), "web").driver_name = "other.test";
+  mounter_.recorded_drivers = {{"q", "other.test"}};
+  EXPECT_TRUE(Call(&ControllerApi::DeleteVolume, deletion).ok()) << "another driver's volume has the id";
+}
+
 Awaitable<void> Keep(Awaitable<absl::StatusOr<v1::DeleteVolumeResponse>> call,
                      std::optional<absl::Status>& end) {
   end = (co_await std::move(call)).status();

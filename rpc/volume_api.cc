@@ -10,7 +10,6 @@
 
 #include "base/printable.h"
 #include "base/status.h"
-#include "controller/plugin_choice.h"
 #include "request/request_check.h"
 #include "rpc/convert.h"
 #include "rpc/convert_volume.h"
@@ -81,11 +80,10 @@ ApiAnswer<v1::UnpublishVolumeResponse> VolumeApi::UnpublishVolume(v1::UnpublishV
 }
 
 uint32_t VolumeApi::AttachedForFiles(const std::string& plugin_id, const std::string& volume_id) const {
-  const std::vector<std::string> same_driver = SameDriver(control_.plugins(), plugin_id);
+  const std::set<std::string> plugins = access_.PluginsOf(plugin_id, volume_id);
   uint32_t uses = 0;
   for (const auto& [volume, files] : lookup_.Declared()) {
-    const bool its = volume.first == plugin_id || std::ranges::count(same_driver, volume.first) > 0;
-    if (!its || volume.second != volume_id) continue;
+    if (!plugins.contains(volume.first) || volume.second != volume_id) continue;
     const auto here = mounter_.Find(volume.first, volume_id);
     for (const DeclaredView& file : files) {
       const bool counted =

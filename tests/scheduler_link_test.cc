@@ -373,7 +373,7 @@ TEST_F(SchedulerLinkTest, BerthdsOwnLogIsFollowedFromAfarAtTheLevelThatWasAskedF
   }
 }
 
-TEST_F(SchedulerLinkTest, TheSchedulersNameOfAVolumeIsShownAndStandsForItsIdOnTheNode) {
+TEST_F(SchedulerLinkTest, Fault60TheSchedulersNameOfAVolumeIsShownAndIsNoId) {
   StartLinked();
   const std::string volume = CreateVolume("labelled");
   v1::Operation publish = Publishing(volume, "web");
@@ -385,12 +385,22 @@ TEST_F(SchedulerLinkTest, TheSchedulersNameOfAVolumeIsShownAndStandsForItsIdOnTh
 
   node_.Kill();
   node_.Start();
-  v1::GetVolumeRequest get;
-  get.set_plugin_id("fault");
-  get.set_volume_id("jobs/db");
-  v1::Volume shown;
-  ASSERT_TRUE(node_.stub().GetVolume(Node::Context().get(), get, &shown).ok());
-  EXPECT_EQ(shown.volume_id(), volume);
+  // As a caller would whose own volume has that id, and is not here.
+  v1::UnpublishVolumeRequest unpublish;
+  unpublish.set_plugin_id("fault");
+  unpublish.set_volume_id("jobs/db");
+  unpublish.set_consumer("jobs/web");
+  v1::UnpublishVolumeResponse nothing;
+  const grpc::Status answered = node_.stub().UnpublishVolume(Node::Context().get(), unpublish, &nothing);
+  ASSERT_TRUE(answered.ok()) << answered.error_message();
+  EXPECT_FALSE(nothing.was_published());
+  v1::ListVolumesRequest list;
+  list.set_label("jobs/db");
+  v1::ListVolumesResponse listed;
+  ASSERT_TRUE(node_.stub().ListVolumes(Node::Context().get(), list, &listed).ok());
+  ASSERT_EQ(listed.volumes_size(), 1);
+  EXPECT_EQ(listed.volumes(0).volume_id(), volume);
+  EXPECT_EQ(listed.volumes(0).state(), v1::PUBLISHED);
   UnpublishFromAfar(volume);
 }
 

@@ -46,6 +46,10 @@ class ContextTestBase : public ::testing::Test {
     options.helper_path = BERTH_MOUNT_HELPER;
     context_ = std::make_unique<MounterContext>(loop_.executor(), std::move(options), plugins_, events_,
                                                 *std::move(journal), *std::move(paths));
+    context_->same_volumes = [](const VolumeRecord& /*record*/) {
+      return std::vector<const VolumeRecord*>();
+    };
+    context_->leaves = [](const VolumeRecord& /*record*/) {};
     context_->volumes_through = [](const std::string& /*plugin_id*/) { return size_t{0}; };
     context_->uses = [](const std::string& /*consumer*/, const std::string& /*key*/, bool /*used*/) {};
     context_->consumer_ended = [](const std::string& /*consumer*/, const std::string& /*cause*/,

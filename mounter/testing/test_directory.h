@@ -1,4 +1,5 @@
-// For tests: a PluginDirectory of one plugin, "hp", behind a socket, which can be away for a while.
+// For tests: a PluginDirectory of one plugin, "hp", behind a socket, which can be away for a while. "hp2" is
+// the same driver under another id.
 #pragma once
 
 #include <string>
@@ -32,7 +33,7 @@ class TestDirectory final : public PluginDirectory {
 
   absl::StatusOr<Entry> Find(const std::string& plugin_id) override {
     if (on_find) on_find();
-    if (plugin_id != "hp" || removed)
+    if ((plugin_id != "hp" && plugin_id != "hp2") || removed)
       return absl::NotFoundError("plugin " + plugin_id + ": there is none; there is hp");
     if (!usable_) return absl::UnavailableError("plugin hp: backing off");
     return Entry{.client = client_,

@@ -498,6 +498,13 @@ class FakeMounter : public Mounter {
     }
     return ids;
   }
+  [[nodiscard]] std::optional<VolumeView> ShownBy(const std::string& volume_id,
+                                                  const std::string& name) const override {
+    const auto other = other_names.find({name, volume_id});
+    return other == other_names.end() ? std::nullopt : Find(other->second.plugin_id, other->second.volume_id);
+  }
+  // The volume that is the same object as one that has left, by plugin or driver and id.
+  std::map<std::pair<std::string, std::string>, VolumeRef> other_names;
   [[nodiscard]] std::vector<std::string> HeldThrough(const std::string& plugin_id) const override {
     std::vector<std::string> held;
     for (const VolumeView& view : volumes) {
