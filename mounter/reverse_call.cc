@@ -397,7 +397,12 @@ Awaitable<StepReport> WithHolders(MounterContext& context, VolumeRecord record, 
                                   std::string path, TimePoint deadline) {
   auto holders =
       co_await context.release.HoldersAt(record, path, std::min(deadline, Clock::now() + kHolderSearch));
-  if (!holders.ok()) co_return report;
+  if (!holders.ok()) {
+    // Whether it is busy decides whether the refusal is one for good.
+    report.error = absl::UnavailableError(fmt::format("{}; who keeps it busy is not known: {}",
+                                                      MessageOf(report.error), MessageOf(holders.status())));
+    co_return report;
+  }
   NameConsumers(record, &*holders);
   // It is in no list of the kernel's.
   if (const pid_t probe = context.helper.HangingProbe(path); probe != 0) {

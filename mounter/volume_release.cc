@@ -280,7 +280,7 @@ Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, TimePo
           fmt::format("it is not known whether the kernel has released it: {}",
                       Printable(answer.incomplete)));
     } else if (left[i].block_device) {
-      co_await CheckDevice(left[i], deadline, &check);
+      co_await CheckDevice(record, left[i], deadline, &check);
     } else {
       // A hold that does not count here is another file system's, which has the number by now.
       const bool elsewhere = std::ranges::count(answer.elsewhere, i) > 0 ||
@@ -298,7 +298,10 @@ Awaitable<void> VolumeRelease::CheckFileSystem(VolumeRecord record, KernelObject
   if (!elsewhere) {
     const TimePoint until = std::min(deadline, Clock::now() + kEndOfFileSystem);
     const auto alive = co_await helper_.SuperblockIsAlive(object.device, object.disk, until);
-    if (alive.ok() && !*alive) co_return;
+    if (alive.ok() && !*alive) {
+      if (object.disk != 0) co_await CheckWriters(record, object, deadline, check);
+      co_return;
+    }
     if (absl::IsUnimplemented(alive.status())) co_return;  // no mount of it is left: more cannot be known
   } else if (!object.IsWholeDisk()) {
     co_return;  // its users were looked for
@@ -323,7 +326,28 @@ Awaitable<void> VolumeRelease::CheckFileSystem(VolumeRecord record, KernelObject
                   Printable(object.fs_type, 64), Number(object.device)));
 }
 
-Awaitable<void> VolumeRelease::CheckDevice(KernelObject object, TimePoint deadline, ReleaseCheck* check) {
+Awaitable<void> VolumeRelease::CheckWriters(VolumeRecord record, KernelObject object, TimePoint deadline,
+                                            ReleaseCheck* check) {
+  // Its driver may leave the disk attached: nobody may be able to write to it.
+  const KernelObject disk{.block_device = true,
+                          .device = object.disk,
+                          .disk = object.disk,
+                          .disk_sequence = object.disk_sequence};
+  if (DiskIsGone(object)) co_return;
+  auto question = Question(record, {disk}, /*staged=*/false);
+  if (question.ok()) question->objects[0].writers = true;
+  const CensusAnswer answer = co_await Ask(std::move(question), deadline);
+  if (DiskIsGone(object)) co_return;
+  if (const auto holders = HoldersIn(answer, {disk}); !holders.empty()) {
+    AddHolders(check, object, holders);
+  } else if (!answer.incomplete.empty()) {
+    Add(check, object,
+        fmt::format("it is not known who can write to its disk: {}", Printable(answer.incomplete)));
+  }
+}
+
+Awaitable<void> VolumeRelease::CheckDevice(VolumeRecord record, KernelObject object, TimePoint deadline,
+                                           ReleaseCheck* check) {
   const std::string device = fmt::format("block device {}", Number(object.device));
   const std::vector<std::string> users = KernelUsersOf(object.device);
   if (!users.empty()) {
@@ -332,10 +356,32 @@ Awaitable<void> VolumeRelease::CheckDevice(KernelObject object, TimePoint deadli
   }
   const auto claimed =
       co_await helper_.DeviceIsClaimed(object.device, std::min(deadline, Clock::now() + kLookForUsers));
-  if (claimed.ok() && !*claimed) co_return;
+  if (claimed.ok() && !*claimed) {
+    co_await CheckQuiet(std::move(record), std::move(object), deadline, check);
+    co_return;
+  }
   Add(check, object,
       claimed.ok() ? fmt::format("{} is still mounted, swap, or part of another device", device)
                    : fmt::format("it is not known who uses {}: {}", device, MessageOf(claimed.status())));
+}
+
+Awaitable<void> VolumeRelease::CheckQuiet(VolumeRecord record, KernelObject object, TimePoint deadline,
+                                          ReleaseCheck* check) {
+  // What a process wrote, the kernel writes later, also after the process has ended.
+  const absl::Status flushed = co_await helper_.Flush(object.device, object.disk_sequence, deadline);
+  if (!flushed.ok()) {
+    Add(check, object,
+        fmt::format("what was written to block device {} is not on its disk yet, as far as is known: {}",
+                    Number(object.device), MessageOf(flushed)));
+    co_return;
+  }
+  // Somebody may have opened it since.
+  const CensusAnswer answer = co_await Ask(Question(record, {object}, /*staged=*/false), deadline);
+  if (const auto holders = HoldersIn(answer, {object}, 0); !holders.empty()) {
+    AddHolders(check, object, holders);
+  } else if (!answer.incomplete.empty()) {
+    Add(check, object, fmt::format("it is not known who uses it: {}", Printable(answer.incomplete)));
+  }
 }
 
 }  // namespace berth

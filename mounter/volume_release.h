@@ -9,9 +9,11 @@
 //       its disk was detached ─────────────────────────────────────────────────────► released
 //       a hold in a census, or the census is incomplete ───────────────────────────► in use
 //       the same file system is mounted elsewhere, for others ─────────────────────► released
-//       no mount anywhere: the superblock has ended, its disk is unclaimed ────────► released
+//       no mount anywhere: the superblock has ended, its disk is unclaimed,
+//                          and nobody may write to that (where it is still there) ──► released
 //                          it has not, or cannot be asked ─────────────────────────► in use, by the kernel
 //       a block device: mounted, swap, under another device ───────────────────────► in use
+//                       what was written is on its disk, and nobody has it then ───► released
 //
 // The census of a whole disk covers only mounts: any other use shows in its superblock. The census of a
 // directory, a network file system or a block device covers processes, too.
@@ -83,7 +85,12 @@ class VolumeRelease {
   [[nodiscard]] Awaitable<CensusAnswer> Ask(absl::StatusOr<CensusQuestion> question, TimePoint deadline);
   [[nodiscard]] Awaitable<void> CheckFileSystem(VolumeRecord record, KernelObject object, bool elsewhere,
                                                 TimePoint deadline, ReleaseCheck* check);
-  [[nodiscard]] Awaitable<void> CheckDevice(KernelObject object, TimePoint deadline, ReleaseCheck* check);
+  [[nodiscard]] Awaitable<void> CheckWriters(VolumeRecord record, KernelObject object, TimePoint deadline,
+                                             ReleaseCheck* check);
+  [[nodiscard]] Awaitable<void> CheckDevice(VolumeRecord record, KernelObject object, TimePoint deadline,
+                                            ReleaseCheck* check);
+  [[nodiscard]] Awaitable<void> CheckQuiet(VolumeRecord record, KernelObject object, TimePoint deadline,
+                                           ReleaseCheck* check);
 
   Census& census_;
   MountHelper& helper_;

@@ -1,8 +1,12 @@
 #include "mounts/census_host.h"
 
+#include <sys/sysmacros.h>
+
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
+#include "base/directory_stream.h"
 #include "base/mount_calls.h"
 
 namespace berth {
@@ -86,6 +90,23 @@ std::optional<uint64_t> CensusHost::MountId(const std::string& link, bool unique
   if (unique_id && (errno == ENOENT || errno == ESRCH || errno == EACCES)) return std::nullopt;
   const auto info = Cached(link, unique_id);
   return info.has_value() ? std::optional(uint64_t{info->stx_mnt_id}) : std::nullopt;
+}
+
+std::vector<dev_t> CensusHost::PartsOf(dev_t device) {
+  std::vector<dev_t> parts{device};
+  const std::string directory =
+      "sys/dev/block/" + std::to_string(major(device)) + ":" + std::to_string(minor(device));
+  UniqueFd opened = Open(directory, O_RDONLY | O_DIRECTORY);
+  if (!opened.valid()) return parts;
+  const DirectoryStream names(fdopendir(opened.Release()));
+  while (const dirent* const entry = names == nullptr ? nullptr : readdir(names.get())) {
+    const std::string part = directory + "/" + entry->d_name;
+    if (entry->d_name[0] == '.' || !Exists(part + "/partition")) continue;
+    std::array<unsigned, 2> numbers{};
+    if (std::sscanf(Start(part + "/dev").c_str(), "%u:%u", &numbers[0], &numbers[1]) == 2)
+      parts.push_back(makedev(numbers[0], numbers[1]));
+  }
+  return parts;
 }
 
 }  // namespace berth

@@ -20,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/number_text.h"
 #include "base/unique_fd.h"
@@ -56,6 +57,9 @@ class CensusHost {
   [[nodiscard]] std::optional<struct statx> Cached(const std::string& link, bool unique_id);
   // The id of the mount on which it lies.
   [[nodiscard]] std::optional<uint64_t> MountId(const std::string& link, bool unique_id);
+
+  // The numbers of a block device and of its partitions.
+  [[nodiscard]] std::vector<dev_t> PartsOf(dev_t device);
 
   // Calls `each` for each number that is a name in the directory, until it returns false. False: it could not
   // be read.

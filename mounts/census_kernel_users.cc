@@ -152,7 +152,10 @@ CensusKernelUsers::CensusKernelUsers(CensusHost& host, const CensusQuestion& que
     : host_(host), question_(question), mounts_(mounts), kept_(kept), processes_(processes), report_(report) {
   for (size_t i = 0; i < question.objects.size(); ++i) {
     if (!question.objects[i].users) continue;
-    (question.objects[i].block_device ? devices_ : file_systems_).push_back(i);
+    const CensusObject& object = question.objects[i];
+    if (!object.block_device) file_systems_.push_back(i);
+    if (!object.block_device) continue;
+    for (const dev_t device : host.PartsOf(object.device)) devices_[device].push_back(i);
   }
 }
 
@@ -455,8 +458,7 @@ std::vector<size_t> CensusKernelUsers::ObjectsOf(const Loop& loop, const Teller&
   loop_info64 info{};
   if (!fd.valid() || ioctl(fd.get(), LOOP_GET_STATUS64, &info) != 0) return objects;
   const auto is_of = [&](size_t i) { return question_.objects[i].inode_device == info.lo_device; };
-  std::ranges::copy_if(devices_, std::back_inserter(objects),
-                       [&](size_t i) { return question_.objects[i].device == info.lo_rdevice; });
+  if (const auto found = devices_.find(info.lo_rdevice); found != devices_.end()) objects = found->second;
   std::ranges::copy_if(file_systems_, std::back_inserter(objects), is_of);
   tell(objects);
   // If the path that sysfs shows leads to the file, LookAtLoops finds the volume by it.

@@ -98,8 +98,8 @@ class CensusKernelUsers {
   const KeptMounts& kept_;
   const NamespaceProcesses& processes_;
   const HoldReporter& report_;
-  std::vector<size_t> file_systems_;  // the objects to look for, by kind
-  std::vector<size_t> devices_;
+  std::vector<size_t> file_systems_;              // the objects to look for, by kind
+  std::map<dev_t, std::vector<size_t>> devices_;  // also of partitions
 };
 
 }  // namespace berth

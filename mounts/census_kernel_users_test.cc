@@ -2,12 +2,14 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/blkpg.h>
 #include <linux/loop.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/swap.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -174,6 +176,49 @@ TEST_P(CensusKernelUsersTest, Fault49WhoHasABlockDeviceIsNamedWhateverItsName) {
   ASSERT_TRUE(RunShell(fmt::format("losetup --detach $(cat {}/above)", directory)));
   ExpectFree();
   ASSERT_EQ(umount2(disk.c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_TRUE(RunShell("losetup --detach " + device));
+}
+
+TEST_P(CensusKernelUsersTest, Fault61WhoHasAPartitionHasItsDiskAndWhoHasTheDiskHasNoOtherPartition) {
+  const std::string directory = NewTestDirectory();
+  ASSERT_TRUE(RunShell(fmt::format(
+      "truncate -s 8M {0}/image && losetup --find --partscan --show {0}/image > {0}/loop", directory)));
+  std::string device;
+  std::getline(std::ifstream(directory + "/loop"), device);
+  blkpg_partition part{.start = 1 << 20, .length = 1 << 20, .pno = 1, .devname = {}, .volname = {}};
+  blkpg_ioctl_arg add{.op = BLKPG_ADD_PARTITION, .flags = 0, .datalen = sizeof part, .data = &part};
+  const UniqueFd disk(open(device.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(ioctl(disk.get(), BLKPG, &add), 0);
+  const dev_t number = LookAt(device)->special;
+  const std::string sysfs = fmt::format("/sys/dev/block/{}:{}/{}p1/dev", major(number), minor(number),
+                                        device.substr(device.rfind('/') + 1));
+  unsigned major_number = 0;
+  unsigned minor_number = 0;
+  char colon = 0;
+  std::ifstream(sysfs) >> major_number >> colon >> minor_number;
+  const dev_t partition = makedev(major_number, minor_number);
+  const std::string place = NewTestDirectory();
+  ASSERT_TRUE(RunShell(fmt::format("mount -t tmpfs -o dev tmpfs {}", place)));
+  const std::string node = place + "/node";
+  ASSERT_EQ(mknod(node.c_str(), S_IFBLK | 0600, partition), 0);
+  const std::vector<CensusObject> whole = {{.block_device = true, .device = number, .users = true}};
+  const std::vector<CensusObject> part_alone = {{.block_device = true, .device = partition, .users = true}};
+  {
+    question_.objects = part_alone;
+    ExpectFree();  // though we have the disk
+    const Holder holder([&] { return OpenAndKeep(node); });
+    question_.objects = whole;
+    ExpectSoon(Contains(AllOf(Field(&Hold::pid, holder.pid()), Field(&Hold::kind, HoldKind::kOpenFile))));
+    question_.objects = part_alone;
+    ExpectSoon(ElementsAre(AllOf(Field(&Hold::pid, holder.pid()), Field(&Hold::kind, HoldKind::kOpenFile))));
+  }
+  ASSERT_TRUE(RunShell(fmt::format("losetup --find --show {} > {}/above", node, directory)));
+  question_.objects = whole;
+  ExpectSoon(Contains(Field(&Hold::kind, HoldKind::kLoop)));
+  ASSERT_TRUE(RunShell(fmt::format("losetup --detach $(cat {}/above)", directory)));
+  ASSERT_EQ(umount2(place.c_str(), UMOUNT_NOFOLLOW), 0);
+  add.op = BLKPG_DEL_PARTITION;
+  EXPECT_EQ(ioctl(disk.get(), BLKPG, &add), 0);
   ASSERT_TRUE(RunShell("losetup --detach " + device));
 }
 

@@ -54,8 +54,11 @@ struct CensusObject {
   // Kernels before 6.8 have no such ids. There, of the mounts in our namespace, those with these fingerprints
   // (MountFingerprint) are not.
   std::vector<uint64_t> earlier;
-  // Looks at what processes have open or mapped, at overlays, swap and loop devices, too.
+  // Looks at what processes have open or mapped, at overlays, swap and loop devices, too. Of a block device
+  // also at its partitions.
   bool users = false;
+  // Of a block device: only what may write to it counts.
+  bool writers = false;
 
   bool operator==(const CensusObject&) const = default;
 };

@@ -1,5 +1,6 @@
 #include "mounts/census_users.h"
 
+#include <fcntl.h>
 #include <linux/kcmp.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -23,15 +24,22 @@ namespace {
 
 dev_t DeviceOf(const struct statx& info) { return makedev(info.stx_dev_major, info.stx_dev_minor); }
 
-// The number after "mnt_id:" in fdinfo; 0 where it is missing.
-uint64_t MountInFdinfo(const std::string& text) {
-  constexpr std::string_view kLead = "mnt_id:";
-  const size_t at = text.find(kLead);
+// The number after `lead` in fdinfo; 0 where it is missing.
+uint64_t NumberInFdinfo(const std::string& text, std::string_view lead, int base) {
+  const size_t at = text.find(lead);
   if (at == std::string::npos) return 0;
-  const size_t digits = text.find_first_not_of(" \t", at + kLead.size());
-  uint64_t id = 0;
-  if (digits != std::string::npos) std::from_chars(text.data() + digits, text.data() + text.size(), id);
-  return id;
+  const size_t digits = text.find_first_not_of(" \t", at + lead.size());
+  uint64_t number = 0;
+  if (digits != std::string::npos) {
+    std::from_chars(text.data() + digits, text.data() + text.size(), number, base);
+  }
+  return number;
+}
+
+// Whether what fdinfo is about was opened to read alone. What has gone meanwhile was not.
+bool ReadsOnly(const std::string& fdinfo) {
+  return fdinfo.find("flags:") != std::string::npos &&
+         (NumberInFdinfo(fdinfo, "flags:", 8) & O_ACCMODE) == O_RDONLY;
 }
 
 // Of a thread's stat: "PID (NAME) STATE PARENT GROUP SESSION TTY TTY_GROUP FLAGS …". The name may hold
@@ -113,10 +121,14 @@ CensusUsers::CensusUsers(CensusHost& host, const CensusQuestion& question, Censu
       mounts_(mounts),
       kept_(std::move(kept)),
       report_(std::move(report)),
-      recorded_(question.recorded.begin(), question.recorded.end()) {
+      recorded_(question.recorded.begin(), question.recorded.end()),
+      self_(host.Cached("proc/self/exe", false)) {
   for (size_t i = 0; i < question.objects.size(); ++i) {
     if (!question.objects[i].users) continue;
-    (question.objects[i].block_device ? devices_ : file_systems_).push_back(i);
+    const CensusObject& object = question.objects[i];
+    if (!object.block_device) file_systems_.push_back(i);
+    if (!object.block_device) continue;
+    for (const dev_t device : host.PartsOf(object.device)) devices_[device].push_back(i);
   }
 }
 
@@ -134,8 +146,8 @@ std::string CensusUsers::LookAtProcesses() {
   std::vector<std::pair<pid_t, pid_t>> threaded;
   std::vector<std::pair<pid_t, pid_t>> waiting;
   const bool listed = host_.ForEachNumber("proc", [&](pid_t pid) {
-    if (pid == getpid()) return true;
     const std::string process = "proc/" + std::to_string(pid);
+    if (pid == getpid() || IsHelper(process)) return true;
     const ThreadState state = StateOf(host_.Start(process + "/stat"));
     if (state.of_kernel) return true;
     pid_t alive = state.ended ? 0 : pid;
@@ -159,6 +171,19 @@ std::string CensusUsers::LookAtProcesses() {
     for (const auto& [pid, thread] : processes) LookAtMaps(pid, thread);
   }
   return {};
+}
+
+// Another of berthd's helpers, of this berthd or of another one: what it has open it has only to ask. Others
+// may run the same program, and have what they like.
+bool CensusUsers::IsHelper(const std::string& process) {
+  const auto program = host_.Cached(process + "/exe", false);
+  if (!program.has_value() || !self_.has_value()) return false;
+  if (program->stx_ino != self_->stx_ino || DeviceOf(*program) != DeviceOf(*self_)) return false;
+  // "Uid: REAL EFFECTIVE SAVED OF_FILES". The owner of its directory in /proc says less: whoever runs it, it
+  // is root's.
+  const std::string status = host_.Start(process + "/status");
+  const std::string ours = "\nUid:\t" + std::to_string(getuid()) + "\t" + std::to_string(geteuid()) + "\t";
+  return status.find(ours) != std::string::npos;
 }
 
 void CensusUsers::LookAtDirectories(pid_t pid, const std::string& thread) {
@@ -185,9 +210,14 @@ void CensusUsers::LookAtDescriptors(pid_t pid, const std::string& thread) {
     const std::string path = host_.Name(link);
     if (!path.starts_with('/') && path != kNameTooLong) return true;  // a pipe, a socket
     const Hold open_file{.kind = HoldKind::kOpenFile, .pid = pid, .where = path};
-    Report({.objects = ObjectsOfDevice(link)}, open_file);
+    const std::string fdinfo = thread + "/fdinfo/" + std::to_string(fd);
+    std::vector<size_t> devices = ObjectsOfDevice(link);
+    const auto writers = [this](size_t i) { return question_.objects[i].writers; };
+    if (std::ranges::any_of(devices, writers) && ReadsOnly(host_.Start(fdinfo)))
+      std::erase_if(devices, writers);
+    Report({.objects = std::move(devices)}, open_file);
     if (file_systems_.empty()) return true;
-    const uint64_t id = MountInFdinfo(host_.Start(thread + "/fdinfo/" + std::to_string(fd)));
+    const uint64_t id = NumberInFdinfo(host_.Start(fdinfo), "mnt_id:", 10);
     if (id != 0) Report(OnMount(mounts_.ByOldId(id), link), open_file);
     return true;
   });
@@ -231,10 +261,8 @@ std::vector<size_t> CensusUsers::ObjectsOfDevice(const std::string& link) {
   const auto info = host_.Cached(link, mounts_.unique_ids());
   if (!info.has_value() || !S_ISBLK(info->stx_mode)) return objects;
   const dev_t device = makedev(info->stx_rdev_major, info->stx_rdev_minor);
-  for (const size_t i : devices_) {
-    if (question_.objects[i].device == device) objects.push_back(i);
-  }
-  return objects;
+  const auto found = devices_.find(device);
+  return found == devices_.end() ? objects : found->second;
 }
 
 void CensusUsers::LookAtMaps(pid_t pid, pid_t thread) {

@@ -14,6 +14,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -45,6 +46,7 @@ class CensusUsers {
 
  private:
   [[nodiscard]] std::string LookAtProcesses();
+  [[nodiscard]] bool IsHelper(const std::string& process);
   // `thread`: its directory in /proc.
   void LookAtDescriptors(pid_t pid, const std::string& thread);
   void LookAtDirectories(pid_t pid, const std::string& thread);
@@ -71,8 +73,9 @@ class CensusUsers {
   KeptMounts kept_;
   HoldReporter report_;
   std::set<uint64_t> recorded_;
-  std::vector<size_t> file_systems_;  // the objects to look for, by kind
-  std::vector<size_t> devices_;
+  std::optional<struct statx> self_;              // the program of this process
+  std::vector<size_t> file_systems_;              // the objects to look for, by kind
+  std::map<dev_t, std::vector<size_t>> devices_;  // also of partitions
   NamespaceProcesses processes_;
   // Files that are no block devices, by device and inode.
   std::set<std::pair<uint64_t, uint64_t>> no_devices_;

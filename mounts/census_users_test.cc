@@ -76,6 +76,35 @@ TEST_P(CensusUsersTest, ARunningProgramIsNamed) {
   waitpid(pid, nullptr, 0);
 }
 
+// What berthd's helpers have open they have only to ask; whoever else runs that program has it for himself.
+TEST_P(CensusUsersTest, Fault61AHelperIsNoHolderAndAnotherUsersIs) {
+  for (const uid_t user : {uid_t{0}, uid_t{65534}}) {
+    int running[2] = {-1, -1};
+    ASSERT_EQ(pipe2(running, O_CLOEXEC), 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+      // It waits for a question whose end does not come.
+      int question[2] = {-1, -1};
+      const bool ready = OpenAndKeep(file_) && setresuid(user, user, user) == 0 && pipe(question) == 0 &&
+                         dup2(question[0], STDIN_FILENO) == STDIN_FILENO;
+      if (ready) execl(BERTH_MOUNT_HELPER, BERTH_MOUNT_HELPER, "census", nullptr);
+      _exit(1);
+    }
+    close(running[1]);
+    char byte = 0;
+    EXPECT_EQ(read(running[0], &byte, 1), 0) << "closed by the exec";
+    close(running[0]);
+    if (user == 0) {
+      EXPECT_THAT(Holds(), IsEmpty());
+    } else {
+      EXPECT_THAT(Holds(), ElementsAre(Is(pid, HoldKind::kOpenFile, file_)));
+    }
+    EXPECT_EQ(waitpid(pid, nullptr, WNOHANG), 0) << "it is still there";
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+}
+
 TEST_P(CensusUsersTest, Fault49ADescriptorInAThreadsOwnTableIsNamed) {
   auto holder = std::make_unique<Holder>([this] {
     int ready[2];

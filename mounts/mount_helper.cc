@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -35,7 +36,8 @@ constexpr size_t kOutputLimit = size_t{32} << 20;
 // Shares of those that may be left behind, so that probes and reads take no unmount's place.
 constexpr size_t kStuckProbes = kStuckHelpers / 2;
 constexpr size_t kStuckReads = kStuckHelpers / 8;
-constexpr size_t kStuckSteps = kStuckHelpers - kStuckProbes - kStuckReads;
+constexpr size_t kStuckFlushes = kStuckHelpers / 8;
+constexpr size_t kStuckSteps = kStuckHelpers - kStuckProbes - kStuckReads - kStuckFlushes;
 // How many paths one helper probes. A round begins only where all of them may hang.
 constexpr size_t kProbesAtATime = 16;
 
@@ -126,6 +128,19 @@ struct MountHelper::State {
     const auto it = std::ranges::find_if(
         entries, [what](const Entry& entry) { return entry.left_behind && entry.what == what; });
     return it == entries.end() ? nullptr : &*it;
+  }
+  static size_t ShareOf(Kind kind) {
+    switch (kind) {
+      case Kind::kProbe:
+        return kStuckProbes;
+      case Kind::kRead:
+        return kStuckReads;
+      case Kind::kFlush:
+        return kStuckFlushes;
+      case Kind::kStep:
+        return kStuckSteps;
+    }
+    return 0;
   }
   [[nodiscard]] size_t CountStuck(Kind kind) const {
     return static_cast<size_t>(std::ranges::count_if(
@@ -274,7 +289,7 @@ Awaitable<absl::StatusOr<std::string>> MountHelper::Run(Kind kind, std::string w
     const State::Entry* const hanging = state->Hanging(what);
     co_return hanging != nullptr ? State::Overdue(*hanging) : absl::DeadlineExceededError(what);
   }
-  if (state->CountStuck(kind) >= (kind == Kind::kRead ? kStuckReads : kStuckSteps)) {
+  if (state->CountStuck(kind) >= State::ShareOf(kind)) {
     co_return absl::ResourceExhaustedError(
         fmt::format("{}: {} helper processes hang already", what, state->CountStuck(kind)));
   }
@@ -517,6 +532,16 @@ Awaitable<CensusAnswer> MountHelper::TakeCensus(CensusQuestion question, TimePoi
   CensusAnswer answer = DecodeAnswer(output.ok() ? *output : unfinished, question.objects.size());
   if (!output.ok() && !answer.incomplete.empty()) answer.incomplete = std::string(MessageOf(output.status()));
   co_return answer;
+}
+
+Awaitable<absl::Status> MountHelper::Flush(dev_t device, uint64_t sequence, TimePoint deadline) {
+  const std::string number = Number(device);
+  const std::string what = "flush block device " + number;
+  const auto output =
+      co_await Run(Kind::kFlush, what, {"flush", number, fmt::format("{}", sequence)}, deadline);
+  if (output.ok() && output->starts_with("failed"))
+    SPDLOG_WARN("{}: its disk has not taken all that was written to it: {}", what, Printable(*output, 64));
+  co_return output.status();
 }
 
 Awaitable<absl::StatusOr<bool>> MountHelper::DeviceIsClaimed(dev_t device, TimePoint deadline) {

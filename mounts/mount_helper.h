@@ -5,8 +5,8 @@
 // kernel does not end it: it holds nothing of berthd's, costs one process, and ends when its file system
 // answers. While one hangs, the same is not asked of the same path again: another caller waits for it, and
 // gets DEADLINE_EXCEEDED, with its pid and age, at its own deadline. At most kStuckHelpers are left behind,
-// with a share for each kind (probes, reads, the rest); beyond that nothing is begun: RESOURCE_EXHAUSTED, as
-// for want of a process, memory or a descriptor.
+// with a share for each kind (probes, reads, flushes, the rest); beyond that nothing is begun:
+// RESOURCE_EXHAUSTED, as for want of a process, memory or a descriptor.
 //
 // A probe keeps its mount busy until that answers. Before an unmount the probe is ended: PauseProbes.
 #pragma once
@@ -15,6 +15,7 @@
 #include <absl/status/statusor.h>
 #include <sys/types.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -133,6 +134,12 @@ class MountHelper {
   // there is no such device, or it does not answer.
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> DeviceIsClaimed(dev_t device, TimePoint deadline);
 
+  // Everything that was written to a block device and its partitions, by whomever, is on its disk, and
+  // nothing is on its way. OK also where the disk refused it (which is logged), where the device has gone, or
+  // has another disk than `sequence` (0: not known). DEADLINE_EXCEEDED: it is still being written. Of those
+  // that hang a share of their own is left behind.
+  [[nodiscard]] Awaitable<absl::Status> Flush(dev_t device, uint64_t sequence, TimePoint deadline);
+
   // Those left behind, the oldest first.
   [[nodiscard]] std::vector<StuckHelper> stuck() const;
 
@@ -144,7 +151,7 @@ class MountHelper {
 
  private:
   struct State;
-  enum class Kind { kProbe, kRead, kStep };
+  enum class Kind { kProbe, kRead, kFlush, kStep };
 
   // The helper's answer. The answer to a read is never part of a message. `input`: what it reads on standard
   // input. `unfinished`: its output until the deadline.

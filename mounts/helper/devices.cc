@@ -1,12 +1,18 @@
-// Whether the kernel has a file system with a device number, or a block device to itself.
+// Whether the kernel has a file system with a device number, or a block device to itself, or has still to
+// write to it.
+#include <dirent.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 
@@ -27,12 +33,35 @@ bool Device(const char* text, dev_t* device) {
   return true;
 }
 
-// How open(2) of a block device with this number ends.
-int OpenExclusively(dev_t device) {
+// A file system of our own, mounted nowhere; negative: errno says why not.
+int PrivateDirectory() {
+  const int made = static_cast<int>(syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC));
+  if (made < 0) return -1;
+  const long configured = syscall(SYS_fsconfig, made, FSCONFIG_CMD_CREATE, nullptr, nullptr, 0);
+  const int directory =
+      configured == 0 ? static_cast<int>(syscall(SYS_fsmount, made, FSMOUNT_CLOEXEC, 0)) : -1;
+  const int error = errno;
+  close(made);
+  errno = error;
+  return directory;
+}
+
+// The number's node, opened for its place alone. What lies in /dev is others' affair: a node can be missing
+// there, or be another device's. Without the right to make one, /dev is all there is: EPERM, if the device is
+// not there.
+int NodeOf(dev_t device) {
+  const int directory = PrivateDirectory();
+  if (directory >= 0) {
+    constexpr mode_t kMode = S_IFBLK | S_IRUSR | S_IWUSR;
+    const bool made = mknodat(directory, "device", kMode, device) == 0;
+    const int node = made ? openat(directory, "device", O_PATH | O_CLOEXEC) : -1;
+    close(directory);
+    if (node >= 0) return node;
+  }
   char sysfs[64];
   std::snprintf(sysfs, sizeof sysfs, "/sys/dev/block/%u:%u/uevent", major(device), minor(device));
   FILE* const uevent = std::fopen(sysfs, "re");
-  if (uevent == nullptr) return errno;
+  if (uevent == nullptr) return -1;
   char line[256];
   char path[300] = "";
   while (std::fgets(line, sizeof line, uevent) != nullptr) {
@@ -41,32 +70,89 @@ int OpenExclusively(dev_t device) {
     std::snprintf(path, sizeof path, "/dev/%s", line + 8);
   }
   std::fclose(uevent);
-  const int place = open(path, O_PATH | O_CLOEXEC);
-  if (place < 0) return errno;
-  // The name may be another device's by now, or another file's.
+  const int node = open(path, O_PATH | O_CLOEXEC);
   struct stat is{};
-  const bool found = fstat(place, &is) == 0 && S_ISBLK(is.st_mode) && is.st_rdev == device;
-  char self[64];
-  std::snprintf(self, sizeof self, "/proc/self/fd/%d", place);
-  const int fd = found ? open(self, O_RDONLY | O_EXCL | O_NONBLOCK | O_CLOEXEC) : -1;
-  const int error = found ? errno : ENODEV;
-  if (fd >= 0) close(fd);
-  close(place);
-  return fd >= 0 ? 0 : error;
+  if (node >= 0 && fstat(node, &is) == 0 && S_ISBLK(is.st_mode) && is.st_rdev == device) return node;
+  if (node >= 0) close(node);
+  errno = EPERM;
+  return -1;
 }
+
+// Opens a block device to read. Negative: errno says why not.
+int OpenDevice(dev_t device, int flags) {
+  const int node = NodeOf(device);
+  if (node < 0) return -1;
+  char self[64];
+  std::snprintf(self, sizeof self, "/proc/self/fd/%d", node);
+  const int fd = open(self, O_RDONLY | O_NONBLOCK | O_CLOEXEC | flags);
+  const int error = errno;
+  close(node);
+  errno = error;
+  return fd;
+}
+
+// 0: the kernel has this block device. ENODEV: it has not. Anything else: it is not known.
+int Exists(dev_t device) {
+  char sysfs[64];
+  std::snprintf(sysfs, sizeof sysfs, "/sys/dev/block/%u:%u", major(device), minor(device));
+  if (access(sysfs, F_OK) == 0) return 0;
+  if (errno != ENOENT) return errno;
+  return access("/sys/dev/block", F_OK) == 0 ? ENODEV : ENOSYS;
+}
+
+// The answer of a device that is there by its number alone, without a disk: nothing is written to it.
+bool HasNoDisk(int error) { return error == ENODEV || error == ENXIO || error == ENOMEDIUM; }
 
 // 0: the kernel does not use the block device itself. EBUSY: it does. Anything else: it is not known.
 int Claimed(dev_t device) {
-  switch (const int error = OpenExclusively(device)) {
-    case ENOENT:
-    case ENODEV:
-    case ENXIO:  // it is gone
-    case EIO:
-    case ENOMEDIUM:  // a claim is looked for before the driver opens the device
-      return 0;
-    default:
-      return error;
+  const int missing = Exists(device);
+  if (missing != 0) return missing == ENODEV ? 0 : missing;
+  const int fd = OpenDevice(device, O_EXCL);
+  // EIO: a claim is looked for before the driver opens the device.
+  if (fd < 0) return HasNoDisk(errno) || errno == EIO ? 0 : errno;
+  close(fd);
+  return 0;
+}
+
+// Calls `each` for the device and for each of its partitions, until it returns another number than 0, which
+// is returned.
+template <class Each>
+int ForEachPart(dev_t device, const Each& each) {
+  if (const int result = each(device); result != 0) return result;
+  char path[512];
+  std::snprintf(path, sizeof path, "/sys/dev/block/%u:%u", major(device), minor(device));
+  DIR* const parts = opendir(path);
+  if (parts == nullptr) return errno == ENOENT ? 0 : errno;
+  int result = 0;
+  while (const dirent* const entry = result == 0 ? readdir(parts) : nullptr) {
+    std::snprintf(path, sizeof path, "/sys/dev/block/%u:%u/%.255s/partition", major(device), minor(device),
+                  entry->d_name);
+    if (entry->d_name[0] == '.' || access(path, F_OK) != 0) continue;
+    std::snprintf(path, sizeof path, "/sys/dev/block/%u:%u/%.255s/dev", major(device), minor(device),
+                  entry->d_name);
+    char number[32] = "";
+    FILE* const file = std::fopen(path, "re");
+    if (file != nullptr && std::fgets(number, sizeof number, file) == nullptr) number[0] = '\0';
+    if (file != nullptr) std::fclose(file);
+    number[std::strcspn(number, "\n")] = '\0';
+    dev_t part = 0;
+    if (Device(number, &part)) result = each(part);
   }
+  closedir(parts);
+  return result;
+}
+
+// Writes are on their way to the device. False where the kernel does not count them.
+bool IsWrittenTo(dev_t device) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/sys/dev/block/%u:%u/inflight", major(device), minor(device));
+  FILE* const file = std::fopen(path, "re");
+  if (file == nullptr) return false;
+  unsigned reads = 0;
+  unsigned writes = 0;
+  const bool read = std::fscanf(file, "%u %u", &reads, &writes) == 2;
+  std::fclose(file);
+  return read && writes != 0;
 }
 
 // 0: no file system has this number. EBUSY: one has. ENOSYS, EPERM: this kernel cannot be asked.
@@ -91,6 +177,37 @@ int Exclusive(const char* text) {
   dev_t device = 0;
   if (!Device(text, &device)) return Usage();
   return Answered(Claimed(device));
+}
+
+// What others have written to a block device, and the kernel has not, is written. A device that has gone, or
+// is another one by now, has nothing of it. An error of the disk is an answer, too: more will not be written.
+int Flush(const char* text, const char* sequence) {
+  dev_t device = 0;
+  unsigned long long wanted = 0;
+  if (!Device(text, &device) || std::sscanf(sequence, "%llu", &wanted) != 1) return Usage();
+  const int missing = Exists(device);
+  if (missing != 0) return Answered(missing == ENODEV ? 0 : missing);
+  bool gone = false;
+  int failed = 0;
+  const int unknown = ForEachPart(device, [&](dev_t part) {
+    const int fd = OpenDevice(part, 0);
+    if (fd < 0 && (HasNoDisk(errno) || errno == EIO)) {
+      if (errno == EIO) failed = EIO;
+      return 0;
+    }
+    if (fd < 0) return errno;
+    uint64_t now = 0;
+    gone = wanted != 0 && ioctl(fd, BLKGETDISKSEQ, &now) == 0 && now != wanted;
+    if (!gone && fsync(fd) != 0) failed = errno;
+    close(fd);
+    return gone ? ENODEV : 0;
+  });
+  if (gone) return Answered(0);
+  if (unknown != 0) return Answered(unknown);
+  // Those of the drive's own requests that no fsync waits for. The kernel does not report when they end.
+  while (IsWrittenTo(device)) poll(nullptr, 0, 1);
+  if (failed != 0) std::printf("failed %d\n", failed);
+  return Answered(0);
 }
 
 int Superblock(int argc, char** argv) {

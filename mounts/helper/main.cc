@@ -29,6 +29,10 @@
 //   berth-mount-helper exclusive DEVICE
 //       opens the block device, for reading, as its only exclusive user (O_EXCL): "errno 16" (EBUSY) where it
 //       is mounted, swap, or part of another device; "ok" also where it is gone or does not answer
+//   berth-mount-helper flush DEVICE DISKSEQ
+//       writes what the kernel has still to write to a block device and its partitions, and waits until no
+//       write is on its way. "failed E" comes before "ok" if the disk has refused some of it. Nothing is to
+//       be done where the device has gone, or has another disk than that of this number (0: not known)
 //   berth-mount-helper mount-path PARENT SOURCE PATH LOCKS [--readonly] [--suid] [--dev]
 //       for the berthd whose pid PARENT is, and not after its death: mounts the mount at SOURCE at the
 //       directory PATH too, nosuid and nodev unless it says otherwise. PATH is made where it is missing, and
@@ -187,6 +191,7 @@ int Run(int argc, char** argv) {
   if (std::strcmp(operation, "permissions") == 0) return SetPermissions(argc, argv);
   if (std::strcmp(operation, "superblock") == 0) return Superblock(argc, argv);
   if (std::strcmp(operation, "exclusive") == 0) return argc == 3 ? Exclusive(argv[2]) : Usage();
+  if (std::strcmp(operation, "flush") == 0) return argc == 4 ? Flush(argv[2], argv[3]) : Usage();
   if (std::strcmp(operation, "mount-path") == 0) return MountPath(argc, argv);
   if (std::strcmp(operation, "unmount-path") == 0) return UnmountPath(argc, argv);
   if (std::strcmp(operation, "free-path") == 0) return argc == 3 ? FreePath(argv[2]) : Usage();

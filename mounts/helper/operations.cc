@@ -22,6 +22,7 @@ int Usage() {
       "       berth-mount-helper superblock MAJOR:MINOR [MAJOR:MINOR]\n"
       "       berth-mount-helper census < QUESTION\n"
       "       berth-mount-helper exclusive MAJOR:MINOR\n"
+      "       berth-mount-helper flush MAJOR:MINOR DISKSEQ\n"
       "       berth-mount-helper mount-path PARENT SOURCE PATH LOCKS [--readonly] [--suid] [--dev]\n"
       "       berth-mount-helper unmount-path PATH LOCKS ID [--lazy] [SOURCE...]\n"
       "       berth-mount-helper free-path PATH\n",

@@ -28,6 +28,7 @@ int SetPermissions(int argc, char** argv);
 // devices.cc
 int Superblock(int argc, char** argv);
 int Exclusive(const char* device);
+int Flush(const char* device, const char* sequence);
 
 // mount_path.cc
 int MountPath(int argc, char** argv);
