@@ -96,7 +96,11 @@ TEST_F(DiskReleaseTest, Fault61ARawDiskIsNotReleasedBeforeItsLastWritersDataAreO
   for (const TimePoint until = Clock::now() + kTestBound; access(descriptors.c_str(), F_OK) == 0;) {
     ASSERT_LT(Clock::now(), until);
   }
-  const ReleaseCheck check = Check(disk_, std::chrono::seconds(2));
+  ReleaseCheck check = Check(disk_, std::chrono::seconds(2));
+  for (const TimePoint until = Clock::now() + kTestBound;
+       !check.released && !check.holders.empty() && Clock::now() < until;) {
+    check = Check(disk_, std::chrono::seconds(2));  // another test's mount looks at each loop device
+  }
   EXPECT_FALSE(check.released);
   EXPECT_THAT(check.why, HasSubstr("not on its disk yet"));
   fuse_->Resume();

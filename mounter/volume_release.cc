@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <optional>
 #include <string_view>
@@ -32,11 +34,12 @@ constexpr size_t kCommandLimit = 4096;
 std::string Number(dev_t device) { return fmt::format("{}:{}", major(device), minor(device)); }
 
 // What the kernel itself does with a block device, from sysfs: "block device dm-0".
-std::vector<std::string> KernelUsersOf(dev_t device) {
+absl::StatusOr<std::vector<std::string>> KernelUsersOf(dev_t device) {
   std::vector<std::string> users;
   const std::string path = fmt::format("/sys/dev/block/{}/holders", Number(device));
   const DirectoryStream above(opendir(path.c_str()));
-  if (above == nullptr) return users;
+  if (above == nullptr && errno == ENOENT && access("/sys/dev/block", F_OK) == 0) return users;  // it is gone
+  if (above == nullptr) return ErrnoStatus(errno, path);
   while (const dirent* const entry = readdir(above.get())) {
     if (entry->d_name[0] != '.')
       users.push_back(fmt::format("block device {}", Printable(entry->d_name, 64)));
@@ -121,7 +124,10 @@ std::string_view What(HoldKind kind) {
 std::string_view Remark(const Hold& hold) {
   if (hold.keeper == "detached") return " on a mount that was detached";
   if (hold.keeper != "possible") return "";
-  return hold.kind == HoldKind::kOverlay ? ", whose upper directory is not found" : ", which does not answer";
+  if (hold.kind == HoldKind::kOverlay) return ", whose upper directory is not found";
+  if (hold.kind == HoldKind::kSwap) return ", which is not found";
+  return hold.kind == HoldKind::kLoop ? ", which does not answer"
+                                      : ", on a mount that is in no mount namespace";
 }
 
 }  // namespace
@@ -349,9 +355,11 @@ Awaitable<void> VolumeRelease::CheckWriters(VolumeRecord record, KernelObject ob
 Awaitable<void> VolumeRelease::CheckDevice(VolumeRecord record, KernelObject object, TimePoint deadline,
                                            ReleaseCheck* check) {
   const std::string device = fmt::format("block device {}", Number(object.device));
-  const std::vector<std::string> users = KernelUsersOf(object.device);
-  if (!users.empty()) {
-    Add(check, object, fmt::format("{} is still used by {}", device, fmt::join(users, ", ")));
+  const auto users = KernelUsersOf(object.device);
+  if (!users.ok() || !users->empty()) {
+    Add(check, object,
+        users.ok() ? fmt::format("{} is still used by {}", device, fmt::join(*users, ", "))
+                   : fmt::format("it is not known who uses {}: {}", device, MessageOf(users.status())));
     co_return;
   }
   const auto claimed =

@@ -18,27 +18,54 @@ constexpr int kHandleNotToOpen = 0x200;    // Linux 6.5
 
 }  // namespace
 
-void CensusHost::NoteError() {
-  if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != EAGAIN) return;
-  Miss(std::string("not everything could be looked at: ") + std::strerror(errno));
+void CensusHost::NoteError(const std::string& what) {
+  const int error = errno;
+  switch (error) {
+    // It has gone, or never was.
+    case ENOENT:
+    case ESRCH:
+    case ENOTDIR:
+    case EINVAL:
+    case ENXIO:
+    case ENODEV:
+    // A name that the kernel does not give: who asks for one has to do without.
+    case ENAMETOOLONG:
+    // Some processes are hidden from root, too: by its container's limits, by a security module.
+    case EACCES:
+    case EPERM:
+    // A file system's own answer, not the kernel's: what it is about is known by its mount.
+    case EIO:
+    case ESTALE:
+    case ENOTCONN:
+    case ECONNABORTED:
+    case EREMOTEIO:
+    case ETIMEDOUT:
+    case EHOSTDOWN:
+    case EHOSTUNREACH:
+    case ESHUTDOWN:
+      return;
+    default:
+      break;
+  }
+  Miss(what + ": " + std::strerror(error));
 }
 
 UniqueFd CensusHost::Open(const std::string& path, int flags) {
   UniqueFd fd(openat(root_.get(), path.c_str(), flags | O_CLOEXEC));
-  if (!fd.valid()) NoteError();
+  if (!fd.valid()) NoteError(path);
   return fd;
 }
 
 bool CensusHost::Exists(const std::string& path) {
   const bool exists = faccessat(root_.get(), path.c_str(), F_OK, 0) == 0;
-  if (!exists) NoteError();
+  if (!exists) NoteError(path);
   return exists;
 }
 
 std::string CensusHost::Link(const std::string& path) {
   std::array<char, 4096> target{};
   const ssize_t length = readlinkat(root_.get(), path.c_str(), target.data(), target.size());
-  if (length < 0) NoteError();
+  if (length < 0) NoteError(path);
   return length <= 0 ? std::string() : std::string(target.data(), static_cast<size_t>(length));
 }
 
@@ -56,10 +83,10 @@ std::string CensusHost::Text(const std::string& path, std::string* failed) {
   while (fd.valid() && text.size() < kTextLimit && (size = read(fd.get(), piece.data(), piece.size())) > 0) {
     text.append(piece.data(), static_cast<size_t>(size));
   }
-  if (size < 0) NoteError();
-  if (size > 0) missed_ = path + " is too long";
+  if (size < 0) NoteError(path);
+  if (size > 0) Miss(path + " is too long");
   if (failed != nullptr && size != 0)
-    *failed = size < 0 ? "read " + path + ": " + std::strerror(errno) : missed_;
+    *failed = size < 0 ? "read " + path + ": " + std::strerror(errno) : path + " is too long";
   return text;
 }
 
@@ -67,7 +94,7 @@ std::string CensusHost::Start(const std::string& path) {
   const UniqueFd fd = Open(path);
   std::array<char, 4096> text{};
   const ssize_t size = fd.valid() ? read(fd.get(), text.data(), text.size()) : 0;
-  if (size < 0) NoteError();
+  if (size < 0) NoteError(path);
   return size <= 0 ? std::string() : std::string(text.data(), static_cast<size_t>(size));
 }
 
@@ -76,7 +103,7 @@ std::optional<struct statx> CensusHost::Cached(const std::string& link, bool uni
   const unsigned mask = STATX_TYPE | STATX_INO | STATX_MNT_ID | (unique_id ? kStatxMountIdUnique : 0);
   const int flags = AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT;
   if (statx(root_.get(), link.c_str(), flags, mask, &info) == 0) return info;
-  NoteError();
+  NoteError(link);
   return std::nullopt;
 }
 
@@ -92,6 +119,12 @@ std::optional<uint64_t> CensusHost::MountId(const std::string& link, bool unique
   return info.has_value() ? std::optional(uint64_t{info->stx_mnt_id}) : std::nullopt;
 }
 
+dev_t CensusHost::DeviceIn(const std::string& path) {
+  std::array<unsigned, 2> numbers{};
+  const bool read = std::sscanf(Start(path).c_str(), "%u:%u", &numbers[0], &numbers[1]) == 2;
+  return read ? makedev(numbers[0], numbers[1]) : 0;
+}
+
 std::vector<dev_t> CensusHost::PartsOf(dev_t device) {
   std::vector<dev_t> parts{device};
   const std::string directory =
@@ -102,9 +135,7 @@ std::vector<dev_t> CensusHost::PartsOf(dev_t device) {
   while (const dirent* const entry = names == nullptr ? nullptr : readdir(names.get())) {
     const std::string part = directory + "/" + entry->d_name;
     if (entry->d_name[0] == '.' || !Exists(part + "/partition")) continue;
-    std::array<unsigned, 2> numbers{};
-    if (std::sscanf(Start(part + "/dev").c_str(), "%u:%u", &numbers[0], &numbers[1]) == 2)
-      parts.push_back(makedev(numbers[0], numbers[1]));
+    if (const dev_t number = DeviceIn(part + "/dev"); number != 0) parts.push_back(number);
   }
   return parts;
 }

@@ -2,8 +2,9 @@
 // root directory as it was when this object was made ("proc/1/stat"): the process may enter other mount
 // namespaces since.
 //
-// A process may end, or be hidden from us, while it is looked at: what cannot be read then is empty. If
-// something cannot be read for want of descriptors or memory, missed() says so.
+// A process may end while it is looked at: what has gone is empty. What could not be read for any other
+// reason is missed, and the census incomplete (missed() says why): an answer that did not come is not
+// "nothing".
 //
 // Owned by a pass of the census; one thread. No shared library.
 #pragma once
@@ -58,6 +59,8 @@ class CensusHost {
   // The id of the mount on which it lies.
   [[nodiscard]] std::optional<uint64_t> MountId(const std::string& link, bool unique_id);
 
+  // The device number in a file of sysfs; 0: there is none.
+  [[nodiscard]] dev_t DeviceIn(const std::string& path);
   // The numbers of a block device and of its partitions.
   [[nodiscard]] std::vector<dev_t> PartsOf(dev_t device);
 
@@ -72,7 +75,7 @@ class CensusHost {
     alignas(dirent64) std::array<char, 64> names{};
     while (true) {
       const long size = syscall(SYS_getdents64, fd.get(), names.data(), names.size());
-      if (size < 0) NoteError();
+      if (size < 0) NoteError(path);
       if (size <= 0) return size == 0;
       for (long at = 0; at < size;) {
         const auto* const entry = reinterpret_cast<const dirent64*>(names.data() + at);
@@ -83,8 +86,9 @@ class CensusHost {
     }
   }
 
-  // After a call that failed: remembers errno, if it says that something was wanting.
-  void NoteError();
+  // After a call that failed: what was asked for is missed, but for an errno that says that it is not there.
+  // The one place where that is decided.
+  void NoteError(const std::string& what);
   void Miss(const std::string& why) {
     if (missed_.empty()) missed_ = why;
   }

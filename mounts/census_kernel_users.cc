@@ -12,6 +12,7 @@
 #include <chrono>
 #include <climits>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <iterator>
@@ -23,6 +24,7 @@
 #include "base/mountinfo_line.h"
 #include "base/open_at2.h"
 #include "base/unique_fd.h"
+#include "mounts/device_node.h"
 
 namespace berth {
 namespace {
@@ -38,48 +40,27 @@ constexpr std::chrono::milliseconds kQuick{20};
 // Added to an object that something may have: it cannot be found out.
 constexpr size_t kMaybe = size_t{1} << 63;
 
-// The path of a layer, as it was given to mount(2).
-struct Layer {
-  std::string name;
-  bool written = false;  // what is behind it may be written to
-};
-
-// The layers that an overlay's options name: "lowerdir=/a:/b,upperdir=/c".
-std::vector<Layer> LayersOf(const std::string& options) {
-  std::vector<Layer> layers;
-  std::string_view rest = options;
+// The directories of an overlay that may be written to, as they were given to mount(2):
+// "lowerdir=/a:/b,upperdir=/c". From the others it only reads.
+std::vector<std::string> WrittenLayersOf(const MountText& overlay) {
+  if (overlay.options_unknown) return {""};  // which leads nowhere
+  std::vector<std::string> layers;
+  std::string_view rest = overlay.options;
   while (!rest.empty()) {
     const std::string_view option = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), option.size() + 1));
     const size_t equals = option.find('=');
-    if (equals == std::string_view::npos) continue;
     const std::string_view key = option.substr(0, equals);
-    const bool single = key == "upperdir" || key == "workdir" || key.ends_with('+');
-    if (!single && !key.starts_with("lowerdir") && !key.starts_with("datadir")) continue;
-    // Colons separate layers; one that belongs to a path has a backslash before it.
-    Layer layer{.written = key == "upperdir"};
-    std::string value = DecodeMountinfo(option.substr(equals + 1));
-    if (key == "workdir") value += "/work";  // which the kernel makes in it
-    for (size_t i = 0; i <= value.size(); ++i) {
-      if (i == value.size() || (value[i] == ':' && !single)) {
-        if (!layer.name.empty()) layers.push_back(layer);
-        layer.name.clear();
-      } else if (value[i] == '\\' && i + 1 < value.size()) {
-        layer.name += value[++i];
-      } else {
-        layer.name += value[i];
-      }
+    if (equals == std::string_view::npos || (key != "upperdir" && key != "workdir")) continue;
+    const std::string value = DecodeMountinfo(option.substr(equals + 1));
+    std::string name;
+    for (size_t i = 0; i < value.size(); ++i) {
+      if (value[i] == '\\' && i + 1 < value.size()) ++i;
+      name += value[i];
     }
+    layers.push_back(std::move(name));
   }
   return layers;
-}
-
-// Adds each directory above `path`, if that is absolute.
-void AddAbove(std::string path, std::set<std::string>* directories) {
-  while (path.starts_with('/') && path.size() > 1) {
-    path.resize(std::max<size_t>(1, path.rfind('/')));
-    directories->insert(path);
-  }
 }
 
 bool LeadsTo(std::string file, const loop_info64& info) {
@@ -117,11 +98,25 @@ std::string WhereItLed(int root, std::string path) {
   return std::filesystem::path(path).lexically_normal();
 }
 
+// Whether a child waits for something, as for a file system's answer: it has not ended, is not stopped, and
+// does not want for the processor.
+bool IsKeptWaiting(CensusHost& host, pid_t child) {
+  siginfo_t info{};
+  if (waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WSTOPPED | WNOHANG | WNOWAIT) != 0)
+    return false;
+  if (info.si_pid != 0) return false;
+  // Its number is another one in the /proc of another pid namespace.
+  if (host.Link("proc/self") != std::to_string(getpid())) return true;
+  const std::string stat = host.Start("proc/" + std::to_string(child) + "/stat");
+  const size_t name_end = stat.rfind(')');
+  return name_end != std::string::npos && name_end + 2 < stat.size() && stat[name_end + 2] != 'R';
+}
+
 // What a child says about a question: the objects that are held, as far as it knows.
 struct Reply {
   bool done = false;
-  bool missed = false;  // for want of something
-  size_t objects = 0;   // so many follow, each a size_t
+  std::array<char, 200> missed{};  // why something was
+  size_t objects = 0;              // so many follow, each a size_t
 };
 
 bool ReadAll(int fd, void* to, size_t size) {
@@ -137,12 +132,13 @@ bool ReadAll(int fd, void* to, size_t size) {
 
 struct CensusKernelUsers::Named {
   Hold hold;
-  std::vector<Layer> layers;
+  std::vector<std::string> names;
   std::vector<size_t> mounts;  // of an overlay
 };
 
 struct CensusKernelUsers::Loop {
   std::string name;  // "loop0"
+  dev_t device = 0;
   std::string file;  // as the kernel calls it, which may be so in another namespace. Empty: too long
 };
 
@@ -187,7 +183,7 @@ std::vector<std::vector<size_t>> CensusKernelUsers::AskEach(std::vector<std::vec
     }
     std::array<int, 2> ends{};
     if (pipe2(ends.data(), O_CLOEXEC) != 0) {
-      host_.NoteError();
+      host_.NoteError("ask a file system");
       break;
     }
     UniqueFd from(ends[0]);
@@ -200,7 +196,7 @@ std::vector<std::vector<size_t>> CensusKernelUsers::AskEach(std::vector<std::vec
       _exit(0);
     }
     if (child < 0) {
-      host_.NoteError();
+      host_.NoteError("ask a file system");
       break;
     }
     to.Reset();
@@ -215,7 +211,7 @@ std::vector<std::vector<size_t>> CensusKernelUsers::AskEach(std::vector<std::vec
       std::vector<size_t> objects(reply.objects);
       if (!ReadAll(from.get(), objects.data(), reply.objects * sizeof(size_t))) break;
       answers[next] = std::move(objects);
-      if (reply.missed) host_.Miss("not everything could be looked at");
+      if (reply.missed[0] != '\0') host_.Miss(reply.missed.data());
       if (!reply.done) continue;
       ++next;
       const auto took = steady_clock::now() - begun;
@@ -223,7 +219,10 @@ std::vector<std::vector<size_t>> CensusKernelUsers::AskEach(std::vector<std::vec
       begun = steady_clock::now();
     }
     left -= steady_clock::now() - begun;
-    // One that hangs ends with its file system, and is init's then.
+    // One that hangs ends with its file system, and is init's then. One that was ended or stopped by others
+    // has not been kept by a file system, whose name would say what it may have.
+    if (next < count && !IsKeptWaiting(host_, child))
+      host_.Miss("a process of the search was ended, or stopped");
     if (next < count) kill(child, SIGKILL);
     waitpid(child, nullptr, next < count ? WNOHANG : 0);
   }
@@ -231,9 +230,9 @@ std::vector<std::vector<size_t>> CensusKernelUsers::AskEach(std::vector<std::vec
 }
 
 void CensusKernelUsers::Answer(int to, const std::vector<size_t>& objects, bool done) const {
-  const Reply reply{.done = done,
-                    .missed = !host_.missed().empty() || !mounts_.unknown().empty(),
-                    .objects = objects.size()};
+  Reply reply{.done = done, .objects = objects.size()};
+  const std::string& missed = host_.missed().empty() ? mounts_.unknown() : host_.missed();
+  missed.copy(reply.missed.data(), reply.missed.size() - 1);
   std::string bytes(reinterpret_cast<const char*>(&reply), sizeof reply);
   bytes.append(reinterpret_cast<const char*>(objects.data()), objects.size() * sizeof objects[0]);
   if (write(to, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) _exit(1);
@@ -262,16 +261,19 @@ void CensusKernelUsers::LookAtNames() {
     named.push_back({.hold = {.kind = HoldKind::kOverlay,
                               .pid = named_by_process ? process->second : 0,
                               .where = mounts_.Text(shown).target},
-                     .layers = LayersOf(mounts_.Text(shown).options),
+                     .names = WrittenLayersOf(mounts_.Text(shown)),
                      .mounts = std::move(mounts)});
-    // First the one that matters most: another one may be on a file system that does not answer.
-    std::ranges::sort(named.back().layers, std::greater(), &Layer::written);
   }
   // "FILE TYPE SIZE USED PRIORITY"; the first line names the columns.
-  ForEachLine(host_.Text("proc/swaps"), [&](std::string_view line) {
-    if (!line.starts_with('/')) return;
-    const std::string file = DecodeMountinfo(line.substr(0, line.find_first_of(" \t")));
-    named.push_back({.hold = {.kind = HoldKind::kSwap, .where = file}, .layers = {{.name = file}}});
+  std::string failed;
+  const std::string swaps = host_.Text("proc/swaps", &failed);
+  if (!failed.empty()) host_.Miss(failed);
+  ForEachLine(swaps, [&](std::string_view line) {
+    const size_t name_end = std::min(line.find_first_of(" \t"), line.size());
+    const size_t type = std::min(line.find_first_not_of(" \t", name_end), line.size());
+    if (!line.starts_with('/') || !line.substr(type).starts_with("file")) return;
+    const std::string file = DecodeMountinfo(line.substr(0, name_end));
+    named.push_back({.hold = {.kind = HoldKind::kSwap, .where = file}, .names = {file}});
   });
   if (file_systems_.empty()) return;
   std::vector<std::vector<size_t>> possible;
@@ -283,15 +285,16 @@ void CensusKernelUsers::LookAtNames() {
 }
 
 bool CensusKernelUsers::WasBefore(size_t object, const Named& named) const {
-  return mounts_.unique_ids() && std::ranges::any_of(named.mounts, [&](size_t mount) {
-           return mounts_.mounts()[mount].id < question_.objects[object].before;
-         });
+  return std::ranges::any_of(named.mounts, [&](size_t mount) {
+    return mounts_.mounts()[mount].id < question_.objects[object].before;
+  });
 }
 
-// Those that an overlay with unknown layers may write to.
+// Those that an overlay may write to whose upper directory is not found, or in which a swap file may be.
 std::vector<size_t> CensusKernelUsers::OlderThan(const Named& named) const {
   std::vector<size_t> objects;
-  if (named.mounts.empty() || !mounts_.unique_ids()) return objects;
+  const bool overlay = !named.mounts.empty();
+  if (named.names.empty() || (overlay && !mounts_.unique_ids())) return objects;
   for (const size_t object : file_systems_) {
     if (!WasBefore(object, named)) objects.push_back(object | kMaybe);
   }
@@ -300,17 +303,15 @@ std::vector<size_t> CensusKernelUsers::OlderThan(const Named& named) const {
 
 std::vector<size_t> CensusKernelUsers::ObjectsOf(const Named& named, const Teller& tell) {
   const std::vector<size_t> possible = OlderThan(named);
-  const Places places = PlacesOf(named);
   std::set<size_t> objects;
-  for (const Layer& layer : named.layers) {
-    Led led = Follow(places, layer.name);
-    if (!led.leads) led.objects = ObjectsWithEndOf(layer.name, named);
-    // It had another name, in a namespace that has gone, or before a directory was renamed.
-    if (!led.leads && led.objects.empty() && layer.written) led.objects = possible;
-    // What is called as something in the tree is in no other volume.
-    if (!led.leads)
-      std::erase_if(led.objects, [&](size_t object) { return IsAnothers(object & ~kMaybe, layer.name); });
-    if (led.objects.empty()) continue;
+  for (const std::string& name : named.names) {
+    Led led = Follow(named, name);
+    // It had another name, in a namespace that has gone, or before a directory was renamed; or it is relative
+    // to a directory that is not known.
+    if (!led.leads) {
+      std::ranges::copy_if(possible, std::back_inserter(led.objects),
+                           [&](size_t object) { return !IsAnothers(object & ~kMaybe, name); });
+    }
     objects.insert(led.objects.begin(), led.objects.end());
     std::vector<size_t> so_far = possible;
     std::ranges::copy(objects, std::back_inserter(so_far));
@@ -319,46 +320,24 @@ std::vector<size_t> CensusKernelUsers::ObjectsOf(const Named& named, const Telle
   return {objects.begin(), objects.end()};
 }
 
-CensusKernelUsers::Places CensusKernelUsers::PlacesOf(const Named& named) {
-  const auto is_relative = [](const Layer& layer) { return !layer.name.starts_with('/'); };
-  Places places{{mounts_.own(), {}}};
-  for (const size_t mount : named.mounts) {
-    AddAbove(mounts_.Text(mount).target, &places[mounts_.mounts()[mount].mount_namespace]);
-  }
-  if (std::ranges::none_of(named.layers, is_relative)) return places;
-  for (const size_t i : file_systems_) {
-    places[mounts_.own()].merge(mounts_.PathsTo(question_.objects[i], ""));
-  }
-  for (auto& [mount_namespace, directories] : places) {
-    for (const Layer& layer : named.layers) AddAbove(layer.name, &directories);
-    const UniqueFd root = RootOf(mount_namespace);
-    std::erase_if(directories, [&](const std::string& directory) {
-      return !std::ranges::all_of(named.layers, [&](const Layer& layer) {
-        return !is_relative(layer) || OpenIn(root.get(), directory + "/" + layer.name).valid();
-      });
-    });
-  }
-  return places;
-}
-
-CensusKernelUsers::Led CensusKernelUsers::Follow(const Places& places, const std::string& name) {
+CensusKernelUsers::Led CensusKernelUsers::Follow(const Named& named, const std::string& name) {
   Led led;
+  if (!name.starts_with('/')) return led;
   const auto add = [&led](const std::vector<size_t>& more) {
     led.objects.insert(led.objects.end(), more.begin(), more.end());
   };
-  for (const auto& [mount_namespace, directories] : places) {
-    bool leads = false;
+  std::set<size_t> namespaces{mounts_.own()};
+  for (const size_t mount : named.mounts) namespaces.insert(mounts_.mounts()[mount].mount_namespace);
+  // Another mount may lie above the volume's by now.
+  add(ObjectsOn(std::nullopt, name));
+  for (const size_t mount_namespace : namespaces) {
     const UniqueFd root = RootOf(mount_namespace);
-    for (const std::string& directory : name.starts_with('/') ? std::set<std::string>{"/"} : directories) {
-      const UniqueFd fd = OpenIn(root.get(), directory + "/" + name);
-      if (!fd.valid()) continue;
-      leads = true;
+    const UniqueFd fd = OpenIn(root.get(), name);
+    if (fd.valid()) {
+      led.leads = true;
       add(ObjectsAt(fd.get()));
+      continue;
     }
-    led.leads = led.leads || leads;
-    // Another mount may lie above the volume's by now.
-    add(ObjectsOn(std::nullopt, name));
-    if (leads) continue;
     // The volume's mount has gone, or is in a namespace without a process.
     add(ObjectsAt(mount_namespace, name));
     add(ObjectsAt(mount_namespace, WhereItLed(root.get(), name)));
@@ -377,7 +356,15 @@ std::vector<size_t> CensusKernelUsers::ObjectsAt(int fd) {
   const std::string link = "proc/self/fd/" + std::to_string(fd);
   const auto id = host_.MountId(link, mounts_.unique_ids());
   const auto mount = id.has_value() ? mounts_.ById(*id) : std::nullopt;
-  return ObjectsOn(mount, host_.Link(link));
+  const std::string path = host_.Link(link);
+  if (!path.empty()) return ObjectsOn(mount, path);
+  // It is too long: somewhere on that file system.
+  std::vector<size_t> objects;
+  for (const size_t i : file_systems_) {
+    const bool on_it = mount.has_value() && mounts_.mounts()[*mount].device == question_.objects[i].device;
+    if (on_it) objects.push_back(i | kMaybe);
+  }
+  return objects;
 }
 
 std::vector<size_t> CensusKernelUsers::ObjectsAt(size_t mount_namespace, const std::string& path) {
@@ -401,28 +388,11 @@ std::vector<size_t> CensusKernelUsers::ObjectsOn(std::optional<size_t> mount, co
   return objects;
 }
 
+// What is called as something in the tree is in no other volume.
 bool CensusKernelUsers::IsAnothers(size_t object, const std::string& path) const {
   const std::string& directory = question_.objects[object].directory;
   const std::string tree = directory.substr(0, directory.rfind('/'));
   return !tree.empty() && IsAtOrBeneath(path, tree) && !IsAtOrBeneath(path, directory);
-}
-
-std::vector<size_t> CensusKernelUsers::ObjectsWithEndOf(const std::string& name, const Named& named) {
-  std::vector<size_t> objects;
-  for (const size_t i : file_systems_) {
-    const CensusObject& object = question_.objects[i];
-    if (WasBefore(i, named)) continue;
-    bool found = false;
-    std::string end = name.starts_with('/') ? name : "/" + name;
-    for (size_t at = 0; at != std::string::npos && !found; at = end.find('/', 1)) {
-      end.erase(0, at);
-      const auto paths = mounts_.PathsTo(object, end);
-      found = end.size() > 1 &&
-              std::ranges::any_of(paths, [this](const std::string& path) { return host_.Exists(path); });
-    }
-    if (found) objects.push_back(i);
-  }
-  return objects;
 }
 
 // --- loop devices ---
@@ -430,21 +400,18 @@ std::vector<size_t> CensusKernelUsers::ObjectsWithEndOf(const std::string& name,
 void CensusKernelUsers::LookAtLoops() {
   std::vector<Loop> loops;
   const DirectoryStream blocks(fdopendir(host_.Open("sys/block", O_RDONLY | O_DIRECTORY).Release()));
+  if (blocks == nullptr) host_.Miss("the block devices could not be listed");
   while (const dirent* const entry = blocks == nullptr ? nullptr : readdir(blocks.get())) {
     const std::string name(entry->d_name);
     if (!name.starts_with("loop")) continue;
-    const std::string backing_file = "sys/block/" + name + "/loop/backing_file";
-    if (!host_.Exists(backing_file)) continue;
-    std::string file = host_.Text(backing_file);
+    const std::string directory = "sys/block/" + name;
+    if (!host_.Exists(directory + "/loop/backing_file")) continue;
+    std::string file = host_.Text(directory + "/loop/backing_file");
     if (file.ends_with('\n')) file.pop_back();
-    loops.push_back({.name = name, .file = std::move(file)});
+    loops.push_back({.name = name, .device = host_.DeviceIn(directory + "/dev"), .file = std::move(file)});
   }
-  // Of one whose file system does not answer the kernel does not say which one it is: one with a server.
-  std::vector<size_t> possible;
-  for (const size_t object : file_systems_) {
-    if (CanDie(question_.objects[object].fs_type)) possible.push_back(object | kMaybe);
-  }
-  auto objects = AskEach(std::vector(loops.size(), possible),
+  // Of one whose file system does not answer the kernel does not say which one it is.
+  auto objects = AskEach(std::vector(loops.size(), OfServers()),
                          [&](size_t i, const Teller& tell) { return ObjectsOf(loops[i], tell); });
   for (size_t i = 0; i < loops.size(); ++i) {
     std::ranges::copy(ObjectsAt(mounts_.own(), loops[i].file), std::back_inserter(objects[i]));
@@ -452,11 +419,25 @@ void CensusKernelUsers::LookAtLoops() {
   }
 }
 
+// Those with a server, which may be the file system that does not answer.
+std::vector<size_t> CensusKernelUsers::OfServers() const {
+  std::vector<size_t> possible;
+  for (const size_t object : file_systems_) {
+    if (CanDie(question_.objects[object].fs_type)) possible.push_back(object | kMaybe);
+  }
+  return possible;
+}
+
 std::vector<size_t> CensusKernelUsers::ObjectsOf(const Loop& loop, const Teller& tell) {
   std::vector<size_t> objects;
-  const UniqueFd fd = host_.Open("dev/" + loop.name, O_RDONLY | O_NONBLOCK);
   loop_info64 info{};
-  if (!fd.valid() || ioctl(fd.get(), LOOP_GET_STATUS64, &info) != 0) return objects;
+  const UniqueFd fd = OpenBlockDevice(loop.device);
+  const bool asked = fd.valid() && ioctl(fd.get(), LOOP_GET_STATUS64, &info) == 0;
+  // ENXIO: it has been detached meanwhile.
+  if (!asked && (errno == ENXIO || errno == ENODEV)) return objects;
+  if (!fd.valid()) host_.Miss(loop.name + " could not be asked: " + std::strerror(errno));
+  // Its file's file system has failed.
+  if (!asked) return OfServers();
   const auto is_of = [&](size_t i) { return question_.objects[i].inode_device == info.lo_device; };
   if (const auto found = devices_.find(info.lo_rdevice); found != devices_.end()) objects = found->second;
   std::ranges::copy_if(file_systems_, std::back_inserter(objects), is_of);

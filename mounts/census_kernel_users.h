@@ -2,15 +2,12 @@
 // devices.
 //
 // Of overlays and swap files the kernel shows paths alone: those that were given to mount(2), and the swap
-// file's. Each is looked up in our mount namespace, and in the one where the overlay was mounted. A relative
-// path is looked up in the directories above the overlay and in the volume's; a directory counts if all
-// relative paths of the overlay exist in it. If a path leads nowhere, a mount is gone since: then the volume
-// is searched for the last parts of the path. An overlay whose upper directory is not found at all counts for
-// every older volume, since it may write to it. (Before Linux 6.8 it is not known which one is older: there
-// it does not count.)
+// file's. Those that may be written to are looked up in our mount namespace, and in the one where the overlay
+// was mounted. An overlay whose upper directory is not found at all (its path is relative, or leads nowhere
+// by now) counts for every volume that is older, since it may write to it. (Before Linux 6.8 it is not known
+// which one is older: there it does not count.) A swap file whose path leads nowhere counts for every volume.
 //
-// Not to be seen: a file that the kernel serves; a lower layer or a swap file whose path leads nowhere, if
-// the volume has nothing of the same name.
+// Not to be seen: a file that the kernel serves; lower layers, from which an overlay only reads.
 //
 // Part of a pass of the census, in berth-mount-helper. A file system may not answer, so this is asked in
 // processes that may hang; all that do may take two seconds, or the census is incomplete. No shared
@@ -68,30 +65,24 @@ class CensusKernelUsers {
 
   [[nodiscard]] std::vector<size_t> ObjectsOf(const Named& named, const Teller& tell);
   [[nodiscard]] std::vector<size_t> ObjectsOf(const Loop& loop, const Teller& tell);
-  // Whether an overlay was mounted before the object's volume was there; false: it is not known.
+  [[nodiscard]] std::vector<size_t> OfServers() const;
+  // Whether an overlay was mounted before the object's volume was there; false: that is not known.
   [[nodiscard]] bool WasBefore(size_t object, const Named& named) const;
   [[nodiscard]] std::vector<size_t> OlderThan(const Named& named) const;
-  // The namespaces in which the paths are looked up, and in each the directories for the relative ones.
-  using Places = std::map<size_t, std::set<std::string>>;
-  [[nodiscard]] Places PlacesOf(const Named& named);
-  // Where a name leads; false: nowhere that is known.
+  // Where a name leads, here or where the overlay is mounted; false: nowhere that is known.
   struct Led {
     std::vector<size_t> objects;
     bool leads = false;
   };
-  [[nodiscard]] Led Follow(const Places& places, const std::string& name);
+  [[nodiscard]] Led Follow(const Named& named, const std::string& name);
   [[nodiscard]] UniqueFd RootOf(size_t mount_namespace);
 
   // The objects with a volume that contains what is open, or `path` of a namespace, or of the namespace of a
   // mount on which it lies.
   [[nodiscard]] std::vector<size_t> ObjectsAt(int fd);
   [[nodiscard]] std::vector<size_t> ObjectsAt(size_t mount_namespace, const std::string& path);
-  [[nodiscard]] std::vector<size_t> ObjectsOn(std::optional<size_t> mount, const std::string& path);
-  // Those in whose directory something is called as the name, or as the last parts of it.
-  [[nodiscard]] std::vector<size_t> ObjectsWithEndOf(const std::string& name, const Named& named);
-  // Whether `path` names another volume of the tree.
   [[nodiscard]] bool IsAnothers(size_t object, const std::string& path) const;
-
+  [[nodiscard]] std::vector<size_t> ObjectsOn(std::optional<size_t> mount, const std::string& path);
   CensusHost& host_;
   const CensusQuestion& question_;
   CensusMounts& mounts_;

@@ -145,9 +145,8 @@ const MountText& CensusMounts::Text(size_t mount) {
                                     kStatmountFsSubtype | kStatmountSource | kStatmountOptions,
                        .namespace_id = mount_namespace};
   long result = Statmount(request, &answer);
-  if (result != 0 && errno == EOVERFLOW) {
-    // Only the layers of an overlay are looked for among the options.
-    if (mounts_[mount].overlay) unknown_ = "the options of an overlay are too long";
+  const bool too_long = result != 0 && errno == EOVERFLOW;
+  if (too_long) {
     request.parameter &= ~kStatmountOptions;
     result = Statmount(request, &answer);
   }
@@ -159,7 +158,8 @@ const MountText& CensusMounts::Text(size_t mount) {
                    .target = answer.Text(kStatmountMountPoint, answer.fixed.mount_point),
                    .fs_type = answer.Text(kStatmountFsType, answer.fixed.fs_type),
                    .source = answer.Text(kStatmountSource, answer.fixed.source),
-                   .options = answer.Text(kStatmountOptions, answer.fixed.options)};
+                   .options = too_long ? std::string() : answer.Text(kStatmountOptions, answer.fixed.options),
+                   .options_unknown = too_long};
   const std::string subtype = answer.Text(kStatmountFsSubtype, answer.fixed.fs_subtype);
   if (!subtype.empty()) known->second.fs_type += "." + subtype;
   return known->second;
@@ -240,7 +240,7 @@ std::string CensusMounts::Enter(int fd, bool own, std::set<uint64_t>* entered) {
     // It may be mounted over; then another name of it has to do.
     if (setns(fd, CLONE_NEWNS) != 0 && !own) return Failed("enter a mount namespace");
     const UniqueFd place(open(target.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-    if (!place.valid()) host_.NoteError();
+    if (!place.valid()) host_.NoteError(target);
     if (!place.valid() || InodeOf(place.get()) != kept) continue;
     const UniqueFd inner = host_.Open("proc/thread-self/fd/" + std::to_string(place.get()));
     if (inner.valid()) failed = Enter(inner.get(), false, entered);
@@ -265,7 +265,11 @@ std::string CensusMounts::ReadMountinfo(const std::string& path, size_t mount_na
   for (size_t end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
     const auto line = ParseMountinfoLine(rest.substr(0, end));
     rest.remove_prefix(end + 1);
-    if (!line.has_value() || (unique == nullptr && by_old_id_.contains(line->id))) continue;
+    if (!line.has_value()) {
+      unknown_ = path + ": a line cannot be read";
+      continue;
+    }
+    if (unique == nullptr && by_old_id_.contains(line->id)) continue;
     const size_t before = mounts_.size();
     Add({.id = id_of(line->id),
          .parent = id_of(line->parent),
@@ -281,7 +285,8 @@ std::string CensusMounts::ReadMountinfo(const std::string& path, size_t mount_na
                       .target = DecodeMountinfo(line->target),
                       .fs_type = std::string(line->fs_type),
                       .source = DecodeMountinfo(line->source),
-                      .options = std::string(line->options)};
+                      .options = std::string(line->options),
+                      .options_unknown = false};
     if (mounts_.back().nsfs) nsfs->push_back(before);
     if (mounts_.size() >= kCensusMounts) break;
   }

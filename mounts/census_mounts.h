@@ -52,6 +52,7 @@ struct MountText {
   std::string fs_type;
   std::string source;  // empty if the kernel does not give it (6.12)
   std::string options;
+  bool options_unknown = false;  // they are too long
 };
 
 struct ListedNamespace {

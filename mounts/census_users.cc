@@ -2,21 +2,28 @@
 
 #include <fcntl.h>
 #include <linux/kcmp.h>
+#include <linux/magic.h>
+#include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <optional>
 #include <utility>
 
+#include "base/mount_calls.h"
 #include "base/unique_fd.h"
 
 namespace berth {
@@ -67,6 +74,41 @@ ThreadState StateOf(const std::string& stat) {
 
 bool Shares(pid_t process, pid_t thread, int what) {
   return syscall(SYS_kcmp, process, thread, what, 0, 0) == 0;
+}
+
+// A mount that is made later has a larger unique id.
+uint64_t NewestMount() {
+  constexpr uint64_t kUnknown = ~uint64_t{0};
+  const UniqueFd clone(
+      static_cast<int>(syscall(SYS_open_tree, AT_FDCWD, "/", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)));
+  struct statx info{};
+  const bool told = clone.valid() && statx(clone.get(), "", AT_EMPTY_PATH, kStatxMountIdUnique, &info) == 0 &&
+                    (info.stx_mask & kStatxMountIdUnique) != 0;
+  return told ? info.stx_mnt_id : kUnknown;
+}
+
+// Of what a link in /proc leads to, asked by a child that can be left behind. 0: it has gone, or has ended.
+// Unset: it did not answer.
+std::optional<int64_t> FileSystemType(const std::string& link) {
+  constexpr int kPatienceMs = 300;
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) return std::nullopt;
+  UniqueFd from(ends[0]);
+  UniqueFd to(ends[1]);
+  const pid_t child = fork();
+  if (child == 0) {
+    struct statfs info{};
+    const int64_t type = statfs(("/" + link).c_str(), &info) == 0 ? static_cast<int64_t>(info.f_type) : 0;
+    _exit(write(to.get(), &type, sizeof type) == sizeof type ? 0 : 1);
+  }
+  to.Reset();
+  pollfd readable{.fd = from.get(), .events = POLLIN, .revents = 0};
+  int64_t type = 0;
+  const bool answered = child > 0 && poll(&readable, 1, kPatienceMs) == 1 &&
+                        read(from.get(), &type, sizeof type) == sizeof type;
+  if (child > 0 && !answered) kill(child, SIGKILL);
+  if (child > 0) waitpid(child, nullptr, answered ? 0 : WNOHANG);
+  return answered ? std::optional(type) : std::nullopt;
 }
 
 // struct procmap_query and PROCMAP_QUERY of Linux 6.11.
@@ -134,6 +176,8 @@ CensusUsers::CensusUsers(CensusHost& host, const CensusQuestion& question, Censu
 
 std::string CensusUsers::Look() {
   if (file_systems_.empty() && devices_.empty()) return {};
+  for (const ListedMount& mount : mounts_.mounts()) listed_.insert(mount.device);
+  if (mounts_.unique_ids()) newest_ = NewestMount();
   return LookAtProcesses();
 }
 
@@ -227,32 +271,57 @@ void CensusUsers::Report(const Found& found, const Hold& hold) {
   for (const size_t object : found.objects) {
     Hold one = hold;
     one.object = object;
-    if (found.detached) one.keeper = "detached";
+    if (!found.keeper.empty()) one.keeper = found.keeper;
     report_(one);
   }
 }
 
 CensusUsers::Found CensusUsers::OnMount(std::optional<size_t> mount, const std::string& link) {
-  if (!mount.has_value()) return {.objects = ObjectsOfDetached(link), .detached = true};
+  if (!mount.has_value()) return OfDetached(link);
   const auto kept = kept_.find(*mount);
   return {.objects = kept == kept_.end() ? std::vector<size_t>{} : kept->second};
 }
 
 // A mount that is in no namespace: a file is open on it since before `umount --lazy`, or it was cloned. Which
-// directory of its file system it shows cannot be asked.
-std::vector<size_t> CensusUsers::ObjectsOfDetached(const std::string& link) {
-  std::vector<size_t> objects;
+// directory of its file system it shows cannot be asked. If no other mount shows that file system, what lies
+// beneath it, such as the layers of an overlay, cannot be asked either: it may be any volume's that is older.
+CensusUsers::Found CensusUsers::OfDetached(const std::string& link) {
+  Found found;
   const auto info = host_.Cached(link, mounts_.unique_ids());
-  if (!info.has_value()) return objects;
+  if (!info.has_value()) return found;
   const dev_t device = DeviceOf(*info);
+  // What was mounted since the mounts were listed, for a new container perhaps, is another pass's.
+  const bool known = listed_.contains(device) || info->stx_mnt_id > newest_;
+  const auto beneath = known ? Beneath::kNothing : BeneathUnlisted(device, link);
+  std::vector<size_t> possible;
   for (const size_t i : file_systems_) {
     const CensusObject& object = question_.objects[i];
-    if (device != object.device && device != object.inode_device) continue;
+    const bool its_own = device == object.device || device == object.inode_device;
+    const bool may_be =
+        beneath == Beneath::kAnything || (beneath == Beneath::kBtrfs && object.fs_type == "btrfs");
+    if (!its_own && !may_be) continue;
     const bool ours = std::ranges::find(object.ours, info->stx_mnt_id) != object.ours.end();
     const bool before = mounts_.unique_ids() && info->stx_mnt_id < object.before;
-    if (ours || (!before && !recorded_.contains(info->stx_mnt_id))) objects.push_back(i);
+    if (ours || (!before && !recorded_.contains(info->stx_mnt_id)))
+      (its_own ? found.objects : possible).push_back(i);
   }
-  return objects;
+  // What is certain hides what is not.
+  found.keeper = found.objects.empty() && !possible.empty() ? "possible" : "detached";
+  if (found.objects.empty()) found.objects = std::move(possible);
+  return found;
+}
+
+CensusUsers::Beneath CensusUsers::BeneathUnlisted(dev_t device, const std::string& link) {
+  if (const auto known = unlisted_.find(device); known != unlisted_.end()) return known->second;
+  // One that does not answer may be anything.
+  const auto type = FileSystemType(link);
+  if (type == 0) return Beneath::kNothing;
+  Beneath beneath = Beneath::kNothing;
+  if (type == BTRFS_SUPER_MAGIC) beneath = Beneath::kBtrfs;
+  if (!type.has_value() || type == OVERLAYFS_SUPER_MAGIC || type == ECRYPTFS_SUPER_MAGIC)
+    beneath = Beneath::kAnything;
+  unlisted_.emplace(device, beneath);
+  return beneath;
 }
 
 std::vector<size_t> CensusUsers::ObjectsOfDevice(const std::string& link) {
@@ -288,7 +357,10 @@ void CensusUsers::LookAtMaps(pid_t pid, pid_t thread) {
 
 // Each mapping is asked for its mount: the same file may be mapped through another one, too.
 void CensusUsers::LookAtMapping(pid_t pid, pid_t thread, const Mapping& mapping) {
-  const bool of_file_system = std::ranges::any_of(file_systems_, [&](size_t i) {
+  const auto unlisted = unlisted_.find(mapping.device);
+  const bool harmless = listed_.contains(mapping.device) ||
+                        (unlisted != unlisted_.end() && unlisted->second == Beneath::kNothing);
+  const bool of_file_system = !harmless || std::ranges::any_of(file_systems_, [&](size_t i) {
     return mapping.device == question_.objects[i].device ||
            mapping.device == question_.objects[i].inode_device;
   });
@@ -307,7 +379,7 @@ void CensusUsers::LookAtMapping(pid_t pid, pid_t thread, const Mapping& mapping)
     const auto id = host_.MountId(link, mounts_.unique_ids());
     const Found on = id.has_value() ? OnMount(mounts_.ById(*id), link) : ByPath(process, mapping);
     found.objects.insert(found.objects.end(), on.objects.begin(), on.objects.end());
-    found.detached = on.detached;
+    found.keeper = on.keeper;
   }
   if (found.objects.empty()) return;
   const std::string file = PathOf(process, link, mapping);

@@ -52,10 +52,10 @@ class CensusUsers {
   void LookAtDirectories(pid_t pid, const std::string& thread);
   void LookAtMaps(pid_t pid, pid_t thread);
   void LookAtMapping(pid_t pid, pid_t thread, const Mapping& mapping);
-  // The objects that something of a process holds, and whether it lies on a mount that is in no namespace.
+  // The objects that something of a process holds, and what is to be said of its mount (Hold::keeper).
   struct Found {
     std::vector<size_t> objects;
-    bool detached = false;
+    std::string keeper = {};
   };
   // A hold of each of the objects.
   void Report(const Found& found, const Hold& hold);
@@ -64,7 +64,14 @@ class CensusUsers {
   [[nodiscard]] Found ByPath(const std::string& process, const Mapping& mapping);
   [[nodiscard]] std::string PathOf(const std::string& process, const std::string& link,
                                    const Mapping& mapping);
-  [[nodiscard]] std::vector<size_t> ObjectsOfDetached(const std::string& link);
+  [[nodiscard]] Found OfDetached(const std::string& link);
+  // What may lie beneath the file systems of mounts that are in no namespace, by device.
+  enum class Beneath {
+    kNothing,  // the file system is all there is to it
+    kBtrfs,    // another subvolume of one
+    kAnything,
+  };
+  [[nodiscard]] Beneath BeneathUnlisted(dev_t device, const std::string& link);
   [[nodiscard]] std::vector<size_t> ObjectsOfDevice(const std::string& link);
 
   CensusHost& host_;
@@ -77,6 +84,9 @@ class CensusUsers {
   std::vector<size_t> file_systems_;              // the objects to look for, by kind
   std::map<dev_t, std::vector<size_t>> devices_;  // also of partitions
   NamespaceProcesses processes_;
+  std::set<dev_t> listed_;          // the devices of all mounts
+  uint64_t newest_ = ~uint64_t{0};  // no mount that was listed has a larger unique id
+  std::map<dev_t, Beneath> unlisted_;
   // Files that are no block devices, by device and inode.
   std::set<std::pair<uint64_t, uint64_t>> no_devices_;
 };

@@ -132,25 +132,39 @@ void MergeObjects(const std::vector<KernelObject>& found, std::vector<KernelObje
   }
 }
 
-uint64_t DiskSequence(dev_t device) {
-  const std::string disk = fmt::format("/sys/dev/block/{}:{}", major(device), minor(device));
+namespace {
+
+// 0: there is no such device, or it has no number. An error: the kernel has not said.
+absl::StatusOr<uint64_t> AskForSequence(dev_t device) {
+  constexpr const char* kDevices = "/sys/dev/block";
+  const std::string disk = fmt::format("{}/{}:{}", kDevices, major(device), minor(device));
   // A loop device outlives the file that it was attached to.
-  const bool loop = access((disk + "/loop").c_str(), F_OK) == 0;
   constexpr unsigned kLoopMajor = 7;
-  if (major(device) == kLoopMajor && !loop) return 0;
-  // Of a partition: its disk's.
-  for (const char* const file : {"/diskseq", "/../diskseq"}) {
-    const auto text = ReadFile(disk + file, kSequenceFileLimit);
-    if (!text.ok()) continue;
-    uint64_t sequence = 0;
-    std::from_chars(text->data(), text->data() + text->size(), sequence);
-    return sequence;
+  if (major(device) == kLoopMajor && access((disk + "/loop").c_str(), F_OK) != 0) {
+    if (errno != ENOENT) return ErrnoStatus(errno, disk);
+  } else {
+    // Of a partition: its disk's.
+    for (const char* const file : {"/diskseq", "/../diskseq"}) {
+      const auto text = ReadFile(disk + file, kSequenceFileLimit);
+      if (!text.ok() && ErrnoOf(text.status()) == ENOENT) continue;
+      if (!text.ok()) return text.status();
+      uint64_t sequence = 0;
+      std::from_chars(text->data(), text->data() + text->size(), sequence);
+      return sequence;
+    }
   }
+  if (access(kDevices, F_OK) != 0) return ErrnoStatus(errno, kDevices);
   return 0;
 }
 
+}  // namespace
+
+uint64_t DiskSequence(dev_t device) { return AskForSequence(device).value_or(0); }
+
 bool DiskIsGone(const KernelObject& object) {
-  return object.disk_sequence != 0 && DiskSequence(object.disk) != object.disk_sequence;
+  if (object.disk_sequence == 0) return false;
+  const auto now = AskForSequence(object.disk);
+  return now.ok() && *now != object.disk_sequence;
 }
 
 }  // namespace berth

@@ -68,11 +68,11 @@ struct KernelObject {
 void MergeObjects(const std::vector<KernelObject>& found, std::vector<KernelObject>* objects);
 
 // The disk behind a block device's number now; 0: there is no such device, or this kernel does not number
-// disks (before 5.15). Reads sysfs.
+// disks (before 5.15), or it has not said. Reads sysfs.
 [[nodiscard]] uint64_t DiskSequence(dev_t device);
 
 // Whether the disk of an object has been detached or replaced since: then the kernel has nothing of it. False
-// for an object without a disk, or with an unknown disk number.
+// for an object without a disk, or with an unknown disk number, and where the kernel cannot be asked.
 [[nodiscard]] bool DiskIsGone(const KernelObject& object);
 
 }  // namespace berth

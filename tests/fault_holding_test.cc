@@ -126,6 +126,15 @@ std::unique_ptr<Grip> Mounted(bool made, const std::string& path) {
   return Thing(made, [path] { return umount2(path.c_str(), UMOUNT_NOFOLLOW) == 0; });
 }
 
+// That writes to the volume, which it calls so.
+std::unique_ptr<Grip> Overlay(const Place& place, const std::string& volume) {
+  const std::string options =
+      fmt::format("lowerdir={0},upperdir={1}/up,workdir={1}/work", place.scratch, volume);
+  for (const char* const name : {"/up", "/work"}) mkdir((volume + name).c_str(), 0755);
+  const bool made = mount("overlay", place.scratch.c_str(), "overlay", 0, options.c_str()) == 0;
+  return Mounted(made, place.scratch);
+}
+
 const Way kWays[] = {
     {"nobody", true, [](const Place&) { return std::unique_ptr<Grip>(); }},
     {"an open file", true,
@@ -171,19 +180,11 @@ const Way kWays[] = {
            [&] { return syscall(SYS_open_tree, AT_FDCWD, place.target.c_str(), OPEN_TREE_CLONE) >= 0; });
      }},
     {"a namespace that a file keeps", true, KeptNamespace},
-    {"an overlay", true,
-     [](const Place& place) {
-       const std::string layers = fmt::format("lowerdir={}:{}", place.target, place.scratch);
-       const bool made = mount("overlay", place.scratch.c_str(), "overlay", 0, layers.c_str()) == 0;
-       return Mounted(made, place.scratch);
-     }},
+    {"an overlay", true, [](const Place& place) { return Overlay(place, place.target); }},
     {"an overlay by a symlink", true,
      [](const Place& place) {
        const std::string link = place.scratch + "-link";
-       const std::string layers = fmt::format("lowerdir={}:{}", link, place.scratch);
-       const bool made = symlink(place.target.c_str(), link.c_str()) == 0 &&
-                         mount("overlay", place.scratch.c_str(), "overlay", 0, layers.c_str()) == 0;
-       return Mounted(made, place.scratch);
+       return symlink(place.target.c_str(), link.c_str()) == 0 ? Overlay(place, link) : Mounted(false, "");
      }},
     {"a bind elsewhere", true,
      [](const Place& place) { return Mounted(Bind(place.target, place.scratch), place.scratch); }},

@@ -5,7 +5,6 @@
 #include <linux/fs.h>
 #include <poll.h>
 #include <sys/ioctl.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -16,6 +15,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/unique_fd.h"
+#include "mounts/device_node.h"
 #include "mounts/helper/operations.h"
 
 namespace berth::mount_helper {
@@ -31,64 +32,6 @@ bool Device(const char* text, dev_t* device) {
   if (!Number(first, 10, 0xFFF, &numbers[0]) || !Number(colon + 1, 10, 0xFFFFF, &numbers[1])) return false;
   *device = makedev(numbers[0], numbers[1]);
   return true;
-}
-
-// A file system of our own, mounted nowhere; negative: errno says why not.
-int PrivateDirectory() {
-  const int made = static_cast<int>(syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC));
-  if (made < 0) return -1;
-  const long configured = syscall(SYS_fsconfig, made, FSCONFIG_CMD_CREATE, nullptr, nullptr, 0);
-  const int directory =
-      configured == 0 ? static_cast<int>(syscall(SYS_fsmount, made, FSMOUNT_CLOEXEC, 0)) : -1;
-  const int error = errno;
-  close(made);
-  errno = error;
-  return directory;
-}
-
-// The number's node, opened for its place alone. What lies in /dev is others' affair: a node can be missing
-// there, or be another device's. Without the right to make one, /dev is all there is: EPERM, if the device is
-// not there.
-int NodeOf(dev_t device) {
-  const int directory = PrivateDirectory();
-  if (directory >= 0) {
-    constexpr mode_t kMode = S_IFBLK | S_IRUSR | S_IWUSR;
-    const bool made = mknodat(directory, "device", kMode, device) == 0;
-    const int node = made ? openat(directory, "device", O_PATH | O_CLOEXEC) : -1;
-    close(directory);
-    if (node >= 0) return node;
-  }
-  char sysfs[64];
-  std::snprintf(sysfs, sizeof sysfs, "/sys/dev/block/%u:%u/uevent", major(device), minor(device));
-  FILE* const uevent = std::fopen(sysfs, "re");
-  if (uevent == nullptr) return -1;
-  char line[256];
-  char path[300] = "";
-  while (std::fgets(line, sizeof line, uevent) != nullptr) {
-    if (std::strncmp(line, "DEVNAME=", 8) != 0) continue;
-    line[std::strcspn(line, "\n")] = '\0';
-    std::snprintf(path, sizeof path, "/dev/%s", line + 8);
-  }
-  std::fclose(uevent);
-  const int node = open(path, O_PATH | O_CLOEXEC);
-  struct stat is{};
-  if (node >= 0 && fstat(node, &is) == 0 && S_ISBLK(is.st_mode) && is.st_rdev == device) return node;
-  if (node >= 0) close(node);
-  errno = EPERM;
-  return -1;
-}
-
-// Opens a block device to read. Negative: errno says why not.
-int OpenDevice(dev_t device, int flags) {
-  const int node = NodeOf(device);
-  if (node < 0) return -1;
-  char self[64];
-  std::snprintf(self, sizeof self, "/proc/self/fd/%d", node);
-  const int fd = open(self, O_RDONLY | O_NONBLOCK | O_CLOEXEC | flags);
-  const int error = errno;
-  close(node);
-  errno = error;
-  return fd;
 }
 
 // 0: the kernel has this block device. ENODEV: it has not. Anything else: it is not known.
@@ -107,11 +50,9 @@ bool HasNoDisk(int error) { return error == ENODEV || error == ENXIO || error ==
 int Claimed(dev_t device) {
   const int missing = Exists(device);
   if (missing != 0) return missing == ENODEV ? 0 : missing;
-  const int fd = OpenDevice(device, O_EXCL);
+  const UniqueFd fd = OpenBlockDevice(device, O_EXCL);
   // EIO: a claim is looked for before the driver opens the device.
-  if (fd < 0) return HasNoDisk(errno) || errno == EIO ? 0 : errno;
-  close(fd);
-  return 0;
+  return fd.valid() || HasNoDisk(errno) || errno == EIO ? 0 : errno;
 }
 
 // Calls `each` for the device and for each of its partitions, until it returns another number than 0, which
@@ -190,16 +131,15 @@ int Flush(const char* text, const char* sequence) {
   bool gone = false;
   int failed = 0;
   const int unknown = ForEachPart(device, [&](dev_t part) {
-    const int fd = OpenDevice(part, 0);
-    if (fd < 0 && (HasNoDisk(errno) || errno == EIO)) {
+    const UniqueFd fd = OpenBlockDevice(part);
+    if (!fd.valid() && (HasNoDisk(errno) || errno == EIO)) {
       if (errno == EIO) failed = EIO;
       return 0;
     }
-    if (fd < 0) return errno;
+    if (!fd.valid()) return errno;
     uint64_t now = 0;
-    gone = wanted != 0 && ioctl(fd, BLKGETDISKSEQ, &now) == 0 && now != wanted;
-    if (!gone && fsync(fd) != 0) failed = errno;
-    close(fd);
+    gone = wanted != 0 && ioctl(fd.get(), BLKGETDISKSEQ, &now) == 0 && now != wanted;
+    if (!gone && fsync(fd.get()) != 0) failed = errno;
     return gone ? ENODEV : 0;
   });
   if (gone) return Answered(0);
