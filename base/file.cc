@@ -15,10 +15,14 @@ namespace berth {
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t limit) {
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return ErrnoStatus(errno, fmt::format("open {}", path));
+  return ReadOpenFile(fd.get(), path, limit);
+}
+
+absl::StatusOr<std::string> ReadOpenFile(int fd, const std::string& path, size_t limit) {
   std::string content;
   while (content.size() <= limit) {
     char buffer[16384];
-    const ssize_t count = read(fd.get(), buffer, sizeof buffer);
+    const ssize_t count = read(fd, buffer, sizeof buffer);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return ErrnoStatus(errno, fmt::format("read {}", path));
     if (count == 0) return content;

@@ -16,6 +16,9 @@ namespace berth {
 // NOT_FOUND if it does not exist; OUT_OF_RANGE if it is longer than `limit` bytes; else the errno's code.
 [[nodiscard]] absl::StatusOr<std::string> ReadFile(const std::string& path, size_t limit);
 
+// The same of an open one; `path` is for messages.
+[[nodiscard]] absl::StatusOr<std::string> ReadOpenFile(int fd, const std::string& path, size_t limit);
+
 // Writes a temporary file next to `path`, fsyncs, renames, and fsyncs the directory. `mode` exactly, whatever
 // the umask.
 [[nodiscard]] absl::Status WriteFileAtomic(const std::string& path, std::string_view content, mode_t mode);

@@ -1,15 +1,23 @@
 #include "base/toml_reader.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <limits>
 #include <numeric>
 
 #include "base/file.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 
 namespace berth {
 namespace {
@@ -69,16 +77,67 @@ std::string_view TypeName(const toml::node& node) {
   return "something else";
 }
 
-}  // namespace
+// Who counts as root in a user namespace: whoever is outside of it.
+std::optional<uid_t> OverflowUid() {
+  const auto map = ReadFile("/proc/self/uid_map", kTomlLimit);
+  unsigned long first = 0;
+  unsigned long outside = 0;
+  unsigned long count = 0;
+  const bool all = map.ok() && std::sscanf(map->c_str(), "%lu %lu %lu", &first, &outside, &count) == 3 &&
+                   count >= std::numeric_limits<uid_t>::max();
+  if (all) return std::nullopt;
+  const auto text = ReadFile("/proc/sys/kernel/overflowuid", kTomlLimit);
+  unsigned long uid = 0;
+  if (!text.ok() || std::sscanf(text->c_str(), "%lu", &uid) != 1) return std::nullopt;
+  return static_cast<uid_t>(uid);
+}
 
-absl::StatusOr<std::string> ReadTomlFile(const std::string& path) {
-  // Checked first: opening a pipe would wait for a writer.
+// Who but root and our own user can change what is open at `fd`. Empty: nobody.
+std::string WhoElseChanges(int fd) {
   struct stat info{};
-  if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, fmt::format("read {}", path));
+  if (fstat(fd, &info) != 0) return fmt::format("somebody unknown ({})", std::strerror(errno));
+  const bool ours = info.st_uid == 0 || info.st_uid == geteuid();
+  if (!ours && info.st_uid != OverflowUid()) return fmt::format("its owner, uid {}", info.st_uid);
+  // In a sticky directory everybody has files of his own.
+  if (S_ISDIR(info.st_mode) && (info.st_mode & S_ISVTX) != 0) return "";
+  if ((info.st_mode & S_IWOTH) != 0) return fmt::format("everybody (mode {:04o})", info.st_mode & 07777);
+  if ((info.st_mode & S_IWGRP) == 0 || info.st_gid == 0) return "";
+  return fmt::format("its group, gid {} (mode {:04o})", info.st_gid, info.st_mode & 07777);
+}
+
+absl::Status CheckTrusted(const std::string& path, int file) {
+  const std::string directory = std::filesystem::path(path).parent_path();
+  const UniqueFd above(open(directory.empty() ? "." : directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  for (const auto& [what, fd] : {std::pair(path, file), std::pair(directory, above.get())}) {
+    const std::string who = WhoElseChanges(fd);
+    if (who.empty()) continue;
+    absl::Status mistake = absl::InvalidArgumentError(
+        fmt::format("{}: {}{} can change it, and what it says is done as root: chown root {}, chmod go-w {}",
+                    path, what == path ? "" : fmt::format("in {}, which ", what), who, what, what));
+    if (geteuid() == 0) return mistake;
+    SPDLOG_WARN("{}", MessageOf(mistake));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Read(const std::string& path, bool trusted) {
+  // A pipe is opened without waiting for a writer.
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  struct stat info{};
+  if (!fd.valid() || fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, fmt::format("read {}", path));
   if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(fmt::format("read {}: not a file", path));
-  absl::StatusOr<std::string> content = ReadFile(path, kTomlLimit);
+  if (trusted) BERTH_RETURN_IF_ERROR(CheckTrusted(path, fd.get()));
+  absl::StatusOr<std::string> content = ReadOpenFile(fd.get(), path, kTomlLimit);
   if (absl::IsOutOfRange(content.status())) return absl::InvalidArgumentError(content.status().message());
   return content;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadTomlFile(const std::string& path) { return Read(path, /*trusted=*/false); }
+
+absl::StatusOr<std::string> ReadTrustedTomlFile(const std::string& path) {
+  return Read(path, /*trusted=*/true);
 }
 
 absl::StatusOr<toml::table> ParseToml(const std::string& path, std::string_view content) {

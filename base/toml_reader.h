@@ -23,6 +23,12 @@ namespace berth {
 // PERMISSION_DENIED and so on if it cannot be read.
 [[nodiscard]] absl::StatusOr<std::string> ReadTomlFile(const std::string& path);
 
+// The same of a file whose words are root's deeds. INVALID_ARGUMENT also if its owner or mode, or its
+// directory's (but for a sticky one), lets anybody change it but root and our own user; what was opened is
+// looked at. Without root that is a warning in the log. In a user namespace whoever is outside of it counts
+// as root.
+[[nodiscard]] absl::StatusOr<std::string> ReadTrustedTomlFile(const std::string& path);
+
 // INVALID_ARGUMENT "path:line: not TOML: why".
 [[nodiscard]] absl::StatusOr<toml::table> ParseToml(const std::string& path, std::string_view content);
 

@@ -2,10 +2,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+#include "base/testing/temp_dir.h"
 
 namespace berth {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 TEST(TomlReaderTest, EveryMistakeIsNamedAtOnceInTheFilesOrder) {
@@ -45,6 +53,40 @@ TEST(TomlReaderTest, WhatIsNoTomlIsToldWithItsLine) {
   const auto table = ParseToml("x", "a = 1\nb = = 2\n");
   EXPECT_EQ(table.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(table.status().message()), HasSubstr("x:2: not TOML"));
+}
+
+TEST(TrustedTomlFileTest, WhatOthersCanChangeIsAMistakeByName) {
+  if (geteuid() != 0) GTEST_SKIP() << "without root it is a warning";
+  const TempDir temp;
+  const std::string directory = temp.path() + "/plugins.d";
+  const std::string file = directory + "/p.toml";
+  ASSERT_EQ(mkdir(directory.c_str(), 0755), 0);
+  std::ofstream(file) << "a = 1\n";
+  const auto mistake = [&](mode_t mode, uid_t uid, gid_t gid, mode_t directory_mode) {
+    EXPECT_EQ(chown(file.c_str(), uid, gid), 0);
+    EXPECT_EQ(chmod(file.c_str(), mode), 0);
+    EXPECT_EQ(chmod(directory.c_str(), directory_mode), 0);
+    const auto read = ReadTrustedTomlFile(file);
+    EXPECT_TRUE(read.ok() || absl::IsInvalidArgument(read.status())) << read.status();
+    return std::string(read.status().message());
+  };
+  EXPECT_EQ(mistake(0644, 0, 0, 0755), "");
+  EXPECT_EQ(mistake(0664, 0, 0, 0775), "") << "of root's group";
+  EXPECT_EQ(mistake(0644, 0, 1000, 0755), "");
+  EXPECT_EQ(mistake(0600, 0, 0, 01777), "") << "nobody can replace it there";
+  EXPECT_THAT(mistake(0666, 0, 0, 0755),
+              AllOf(HasSubstr("everybody (mode 0666)"), HasSubstr("chmod go-w " + file)));
+  EXPECT_THAT(mistake(0664, 0, 1000, 0755), HasSubstr("its group, gid 1000"));
+  EXPECT_THAT(mistake(0644, 1000, 0, 0755), HasSubstr("its owner, uid 1000"));
+  EXPECT_THAT(mistake(0644, 0, 0, 0777),
+              AllOf(HasSubstr(file), HasSubstr("in " + directory + ", which everybody")));
+  EXPECT_TRUE(ReadTomlFile(file).ok()) << "of a caller's own file that is his affair";
+
+  // What is opened counts, not its name.
+  EXPECT_EQ(mistake(0666, 0, 0, 0755).empty(), false);
+  const std::string link = temp.path() + "/link.toml";
+  ASSERT_EQ(symlink(file.c_str(), link.c_str()), 0);
+  EXPECT_THAT(std::string(ReadTrustedTomlFile(link).status().message()), HasSubstr("everybody"));
 }
 
 TEST(TomlReaderTest, ADirectoryIsNoFile) {

@@ -354,7 +354,7 @@ std::string FileOf(const BerthdOptions& options) { return options.config_dir + "
 // The file with `options` over it; not checked as a whole.
 absl::StatusOr<BerthdConfig> ReadConfig(const BerthdOptions& options) {
   BerthdConfig config;
-  const absl::StatusOr<std::string> content = ReadTomlFile(FileOf(options));
+  const absl::StatusOr<std::string> content = ReadTrustedTomlFile(FileOf(options));
   if (content.ok()) {
     BERTH_ASSIGN_OR_RETURN(config, ParseBerthdConfig(FileOf(options), *content));
   } else if (!absl::IsNotFound(content.status())) {

@@ -126,7 +126,7 @@ absl::StatusOr<Config> ParseConfig(const std::string& path, std::string_view con
 }
 
 absl::StatusOr<Config> LoadConfig(const Options& options) {
-  BERTH_ASSIGN_OR_RETURN(const std::string content, ReadTomlFile(options.config_file));
+  BERTH_ASSIGN_OR_RETURN(const std::string content, ReadTrustedTomlFile(options.config_file));
   BERTH_ASSIGN_OR_RETURN(Config config, ParseConfig(options.config_file, content));
   if (options.state_dir.has_value()) config.state_dir = *options.state_dir;
   if (options.log_level.has_value()) config.log_level = *options.log_level;

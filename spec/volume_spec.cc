@@ -416,7 +416,7 @@ absl::StatusOr<DeclaredVolume> ParseDeclaredVolume(const std::string& path, std:
 }
 
 absl::StatusOr<DeclaredVolume> ReadDeclaredVolume(const std::string& path) {
-  BERTH_ASSIGN_OR_RETURN(const std::string content, ReadTomlFile(path));
+  BERTH_ASSIGN_OR_RETURN(const std::string content, ReadTrustedTomlFile(path));
   return ParseDeclaredVolume(path, content);
 }
 

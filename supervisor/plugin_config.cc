@@ -74,7 +74,7 @@ absl::StatusOr<PluginConfig> ParsePluginFile(const std::string& path, std::strin
 }
 
 absl::StatusOr<PluginConfig> LoadPluginFile(const std::string& path, const PluginPaths& paths) {
-  BERTH_ASSIGN_OR_RETURN(const std::string content, ReadTomlFile(path));
+  BERTH_ASSIGN_OR_RETURN(const std::string content, ReadTrustedTomlFile(path));
   return ParsePluginFile(path, content, paths);
 }
 

@@ -226,6 +226,31 @@ TEST_F(ReloadTest, BrokenFilesChangeNothingAndAreShown) {
   EXPECT_THAT(node_.Problems(), IsEmpty());
 }
 
+TEST_F(ReloadTest, AFileThatOthersMayWriteIsWrongAndWhatRunsGoesOn) {
+  Write("a");
+  node_.Start();
+  node_.WaitReady("a");
+  const v1::Plugin before = node_.Plugin("a");
+  const std::string plugins = node_.dir() + "/etc/plugins.d";
+  ASSERT_EQ(chmod((plugins + "/a.toml").c_str(), 0666), 0);
+  node_.WriteBerthdToml("");
+  ASSERT_EQ(chmod((node_.dir() + "/etc/berthd.toml").c_str(), 0622), 0);
+  node_.Reload();
+  ExpectUntouched(before, node_.Plugin("a"));
+  EXPECT_THAT(node_.Problems(), Contains(HasSubstr("a.toml: everybody (mode 0666) can change it")));
+  EXPECT_THAT(node_.Problems(), Contains(HasSubstr("berthd.toml: everybody (mode 0622) can change it")));
+  ASSERT_EQ(chmod((plugins + "/a.toml").c_str(), 0644), 0);
+  ASSERT_EQ(chmod((node_.dir() + "/etc/berthd.toml").c_str(), 0644), 0);
+  ASSERT_EQ(chmod(plugins.c_str(), 0777), 0);
+  node_.Reload();
+  ExpectUntouched(before, node_.Plugin("a"));
+  EXPECT_THAT(node_.Problems(),
+              ElementsAre(HasSubstr("in " + plugins + ", which everybody (mode 0777) can change")));
+  ASSERT_EQ(chmod(plugins.c_str(), 0755), 0);
+  node_.Reload();
+  EXPECT_THAT(node_.Problems(), IsEmpty());
+}
+
 TEST_F(ReloadTest, SettingsAreTakenOverWhereTheyCanBe) {
   node_.Start();
   node_.WriteBerthdToml("log_level = \"debug\"\nstate_dir = \"/elsewhere\"\n[access]\nread_group = 65534\n");
