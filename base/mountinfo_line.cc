@@ -80,6 +80,10 @@ uint64_t MountFingerprint(uint64_t id, dev_t device, std::string_view root, std:
   return hash;
 }
 
+uint64_t SourceFingerprint(std::string_view source) {
+  return std::max<uint64_t>(1, MountFingerprint(0, 0, source, {}));
+}
+
 bool IsAtOrBeneath(std::string_view path, std::string_view directory) {
   if (!path.starts_with(directory)) return false;
   return path.size() == directory.size() || directory.ends_with('/') || path[directory.size()] == '/';

@@ -35,6 +35,9 @@ struct MountinfoLine {
 // Replaces each backslash with three octal digits by the byte.
 [[nodiscard]] std::string DecodeMountinfo(std::string_view field);
 
+// Of a mount's source, decoded. Never 0.
+[[nodiscard]] uint64_t SourceFingerprint(std::string_view source);
+
 // Distinguishes mounts if the kernel has no unique ids of mounts (before 6.8): a hash of its id, which is
 // reused, of its file system, and of its root and target. `root` and `target` are decoded.
 [[nodiscard]] uint64_t MountFingerprint(uint64_t id, dev_t device, std::string_view root,

@@ -280,6 +280,7 @@ void EncodeObject(const KernelObject& object, pb::KernelObject* out) {
   out->set_inode_device_major(major(object.inode_device));
   out->set_inode_device_minor(minor(object.inode_device));
   out->set_inode(object.inode);
+  out->set_source_fingerprint(object.source_fingerprint);
 }
 
 KernelObject DecodeObject(const pb::KernelObject& in) {
@@ -291,7 +292,8 @@ KernelObject DecodeObject(const pb::KernelObject& in) {
           .root = in.root(),
           .fs_type = in.fs_type(),
           .inode = in.inode(),
-          .source = in.source()};
+          .source = in.source(),
+          .source_fingerprint = in.source_fingerprint()};
 }
 
 void EncodePublication(const PublicationRecord& publication, pb::Publication* out) {

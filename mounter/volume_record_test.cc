@@ -42,7 +42,8 @@ VolumeRecord FullRecord() {
                      .root = "/a\xff",
                      .fs_type = "nfs4",
                      .inode = 1ULL << 63,
-                     .source = "server:/export"}};
+                     .source = "server:/export",
+                     .source_fingerprint = ~0ULL}};
   record.detached_mounts = {1ULL << 41, 7};
   record.earlier_mounts = {.below = 1ULL << 42, .fingerprints = {~0ULL, 3}};
   record.mounts_unknown = true;

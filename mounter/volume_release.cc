@@ -47,23 +47,12 @@ absl::StatusOr<std::vector<std::string>> KernelUsersOf(dev_t device) {
   return users;
 }
 
-// Whether a mount with the device number that was found is one of the object's file system: of one without a
-// disk such numbers are used again.
-bool IsOf(const Hold& hold, const KernelObject& object) {
-  const bool mount = hold.kind == HoldKind::kMount || hold.kind == HoldKind::kNamespace;
-  if (!mount || hold.source.empty() || object.block_device || major(object.device) != 0) return true;
-  return SourceNamesDirectory(object.fs_type) || HashComponent({hold.source}) == object.source;
-}
-
 // Those of one of the objects that were asked for, or of all.
-std::vector<MountHolder> HoldersIn(const CensusAnswer& answer, const std::vector<KernelObject>& objects,
-                                   std::optional<size_t> of = std::nullopt) {
+std::vector<MountHolder> HoldersIn(const CensusAnswer& answer, std::optional<size_t> of = std::nullopt) {
   std::vector<MountHolder> holders;
   for (const Hold& hold : answer.holds) {
     if (of.has_value() && hold.object != *of) continue;
-    // After the objects comes the volume's directory.
-    const bool counts = hold.object >= objects.size() || IsOf(hold, objects[hold.object]);
-    if (counts && holders.size() < kHoldersShown) holders.push_back(HolderOf(hold));
+    if (holders.size() < kHoldersShown) holders.push_back(HolderOf(hold));
   }
   return holders;
 }
@@ -174,6 +163,7 @@ absl::StatusOr<CensusQuestion> VolumeRelease::Question(const VolumeRecord& recor
                                 .root = object.root,
                                 .fs_type = object.fs_type,
                                 .source = SourceNamesDirectory(object.fs_type) ? object.source : "",
+                                .source_fingerprint = object.source_fingerprint,
                                 .ours = ours,
                                 .directory = fmt::format("{}/{}", tree_, key),
                                 .staged = staged,
@@ -213,7 +203,7 @@ Awaitable<absl::StatusOr<std::vector<MountHolder>>> VolumeRelease::HoldersBefore
   std::ranges::copy_if(record.objects, std::back_inserter(objects),
                        [](const KernelObject& object) { return !object.block_device && object.device != 0; });
   const CensusAnswer answer = co_await Ask(Question(record, objects, /*staged=*/true), deadline);
-  std::vector<MountHolder> holders = HoldersIn(answer, objects);
+  std::vector<MountHolder> holders = HoldersIn(answer);
   if (holders.empty() && !answer.incomplete.empty()) {
     co_return absl::UnavailableError(fmt::format(
         "it is not known who uses the volume, so it stays staged: {}", Printable(answer.incomplete)));
@@ -235,7 +225,7 @@ Awaitable<absl::StatusOr<std::vector<MountHolder>>> VolumeRelease::HoldersAt(Vol
   }
   std::vector<MountHolder> holders = MountedInside(path);
   const CensusAnswer answer = co_await Ask(std::move(question), deadline);
-  std::ranges::move(HoldersIn(answer, objects), std::back_inserter(holders));
+  std::ranges::move(HoldersIn(answer), std::back_inserter(holders));
   if (holders.empty() && !answer.incomplete.empty())
     co_return absl::UnavailableError(Printable(answer.incomplete));
   co_return holders;
@@ -278,7 +268,7 @@ Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, TimePo
   const bool asks_directory = !question.ok() || question->objects.size() > left.size();
   const CensusAnswer answer = co_await Ask(std::move(question), deadline);
   for (size_t i = 0; i < left.size(); ++i) {
-    const std::vector<MountHolder> holders = HoldersIn(answer, left, i);
+    const std::vector<MountHolder> holders = HoldersIn(answer, i);
     if (!holders.empty()) {
       AddHolders(&check, left[i], holders);
     } else if (!answer.incomplete.empty()) {
@@ -288,13 +278,11 @@ Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, TimePo
     } else if (left[i].block_device) {
       co_await CheckDevice(record, left[i], deadline, &check);
     } else {
-      // A hold that does not count here is another file system's, which has the number by now.
-      const bool elsewhere = std::ranges::count(answer.elsewhere, i) > 0 ||
-                             std::ranges::count(answer.holds, i, &Hold::object) > 0;
+      const bool elsewhere = std::ranges::count(answer.elsewhere, i) > 0;
       co_await CheckFileSystem(record, left[i], elsewhere, deadline, &check);
     }
   }
-  if (asks_directory) AddDirectory(HoldersIn(answer, left, left.size()), answer.incomplete, &check);
+  if (asks_directory) AddDirectory(HoldersIn(answer, left.size()), answer.incomplete, &check);
   NameConsumers(record, &check.holders);
   co_return check;
 }
@@ -317,7 +305,7 @@ Awaitable<void> VolumeRelease::CheckFileSystem(VolumeRecord record, KernelObject
   if (question.ok()) question->objects[0].users = true;
   const CensusAnswer answer =
       co_await Ask(std::move(question), std::min(deadline, Clock::now() + kLookForUsers));
-  if (const auto holders = HoldersIn(answer, {object}); !holders.empty()) {
+  if (const auto holders = HoldersIn(answer); !holders.empty()) {
     AddHolders(check, object, holders);
     co_return;
   }
@@ -344,7 +332,7 @@ Awaitable<void> VolumeRelease::CheckWriters(VolumeRecord record, KernelObject ob
   if (question.ok()) question->objects[0].writers = true;
   const CensusAnswer answer = co_await Ask(std::move(question), deadline);
   if (DiskIsGone(object)) co_return;
-  if (const auto holders = HoldersIn(answer, {disk}); !holders.empty()) {
+  if (const auto holders = HoldersIn(answer); !holders.empty()) {
     AddHolders(check, object, holders);
   } else if (!answer.incomplete.empty()) {
     Add(check, object,
@@ -385,7 +373,7 @@ Awaitable<void> VolumeRelease::CheckQuiet(VolumeRecord record, KernelObject obje
   }
   // Somebody may have opened it since.
   const CensusAnswer answer = co_await Ask(Question(record, {object}, /*staged=*/false), deadline);
-  if (const auto holders = HoldersIn(answer, {object}, 0); !holders.empty()) {
+  if (const auto holders = HoldersIn(answer, 0); !holders.empty()) {
     AddHolders(check, object, holders);
   } else if (!answer.incomplete.empty()) {
     Add(check, object, fmt::format("it is not known who uses it: {}", Printable(answer.incomplete)));

@@ -121,7 +121,9 @@ class Pass {
   bool IsOf(size_t index, const MountText& text, const std::set<std::string>& roots) {
     const CensusObject& object = question_.objects[index];
     // Such numbers are used again as soon as they are free.
-    if (major(object.device) == 0 && text.fs_type != object.fs_type) {
+    const bool another = object.source_fingerprint != 0 && !text.source.empty() &&
+                         SourceFingerprint(text.source) != object.source_fingerprint;
+    if (major(object.device) == 0 && (another || text.fs_type != object.fs_type)) {
       writer_.ReportElsewhere(index);
       return false;
     }
@@ -184,7 +186,7 @@ class Pass {
     const size_t mount_namespace = mounts_.mounts()[mount].mount_namespace;
     const MountText& text = mounts_.Text(mount);
     if (mount_namespace == mounts_.own()) {
-      writer_.Report({.object = object, .where = text.target, .source = text.source});
+      writer_.Report({.object = object, .where = text.target});
       return;
     }
     holding_[mount_namespace].try_emplace(object, mount);
@@ -219,7 +221,6 @@ class Pass {
                         .kind = HoldKind::kNamespace,
                         .pid = pid,
                         .where = mounts_.Text(mount).target,
-                        .source = mounts_.Text(mount).source,
                         .keeper = pid == 0 ? KeeperOf(inode) : ""});
       }
     }

@@ -9,9 +9,10 @@ namespace berth {
 using nlohmann::json;
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CensusObject, block_device, place, device, inode_device, root, fs_type,
-                                   source, ours, directory, staged, before, earlier, users, writers)
+                                   source, source_fingerprint, ours, directory, staged, before, earlier,
+                                   users, writers)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CensusQuestion, objects, recorded, kernel)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hold, object, kind, pid, where, source, keeper)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hold, object, kind, pid, where, keeper)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CensusAnswer, holds, elsewhere, incomplete)
 
 namespace {

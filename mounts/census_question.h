@@ -40,6 +40,8 @@ struct CensusObject {
   std::string root;        // the directory of the file system that counts
   std::string fs_type;
   std::string source;  // of a network file system: the server's directory that counts. Else empty
+  // Of others without a block device: KernelObject::source_fingerprint.
+  uint64_t source_fingerprint = 0;
 
   // The mounts that are the volume's own, by their ids (PathFacts::mount_id), also detached ones.
   std::vector<uint64_t> ours;
@@ -92,8 +94,6 @@ struct Hold {
   // Of a namespace: the process in it with the lowest number. 0: no process is in it.
   pid_t pid = 0;
   std::string where = {};
-  // Of a mount: its source.
-  std::string source = {};
   // Of a namespace without a process: what keeps it, as far as that is known. Of what a process has:
   // "detached" if it lies on a mount that is in no namespace. Of an overlay and a loop device: "possible" if
   // it cannot be found out what it has.

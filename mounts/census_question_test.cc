@@ -20,6 +20,7 @@ CensusQuestion Asked() {
                               .root = "/a \n\\b",
                               .fs_type = "nfs4",
                               .source = "server:/x",
+                              .source_fingerprint = ~0ULL,
                               .ours = {uint64_t{1} << 40, 3},
                               .directory = "/var/lib/berth/volumes/1",
                               .staged = true,
@@ -56,7 +57,6 @@ Hold AHold(size_t object, HoldKind kind) {
           .kind = kind,
           .pid = 4711,
           .where = std::string("/a\tb\n\\c\x01 d\xff"),
-          .source = "",
           .keeper = "mnt:[1]"};
 }
 

@@ -223,6 +223,23 @@ TEST_P(CensusTest, ADeviceNumberThatIsAnothersByNowIsReported) {
   EXPECT_THAT(answer.elsewhere, ElementsAre(0U));
 }
 
+// Two file systems without a disk may have one number, one after the other; what is open on the second is not the first's.
+TEST_P(CensusTest, Fault64AFileSystemThatHasTheNumberByNowIsKnownByItsSource) {
+  CensusObject& object = question_.objects[0];
+  object.staged = false;
+  object.users = true;
+  object.ours.clear();
+  const Holder holder([this] { return OpenAndKeep(file_); });
+  object.source_fingerprint = SourceFingerprint("another");
+  const CensusAnswer answer = Take();
+  EXPECT_THAT(answer.holds, IsEmpty());
+  EXPECT_THAT(answer.elsewhere, ElementsAre(0U));
+  for (const uint64_t same : {SourceFingerprint("x"), uint64_t{0}}) {
+    object.source_fingerprint = same;
+    EXPECT_THAT(Holds(), Contains(Is(holder.pid(), HoldKind::kOpenFile))) << "the same, or not known";
+  }
+}
+
 TEST_P(CensusTest, OfANetworkFileSystemTheSourceNamesTheDirectory) {
   // No server here: the words are compared, whatever the type.
   question_.objects[0].staged = false;

@@ -75,7 +75,8 @@ absl::StatusOr<KernelObject> FileSystemOf(const std::string& path, const PathFac
   if (major(object.device) != 0) {
     object.source.clear();
   } else if (!SourceNamesDirectory(object.fs_type)) {
-    object.source = HashComponent({object.source});
+    object.source_fingerprint = SourceFingerprint(object.source);
+    object.source.clear();
   }
   return object;
 }

@@ -39,9 +39,11 @@ struct KernelObject {
   std::string fs_type = {};
   // The inode number of that directory. 0: not known.
   uint64_t inode = 0;
-  // Where `device` is no block device: the source as mountinfo shows it, of a network file system, for that
-  // names the directory there; of others a hash of it, for it may hold more than should be written down.
+  // Of a network file system: the source as mountinfo shows it, for that names the directory there. Of others
+  // without a block device it may hold more than should be written down: its SourceFingerprint
+  // (mountinfo_line.h), by which one is told from another that has its device number by now. 0: not known.
   std::string source = {};
+  uint64_t source_fingerprint = 0;
 
   bool operator==(const KernelObject&) const = default;
 
