@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
+
 #include "base/status.h"
 
 namespace berth {
@@ -13,6 +16,18 @@ std::string Names(const Variables& variables) {
     names += fmt::format("{}${{{}}}", names.empty() ? "" : ", ", name);
   }
   return names;
+}
+
+// The name in Kubernetes' way of writing a variable, "(NAME)", at the start of a text. Empty: that is
+// something else, such as a command in a shell's words.
+std::string_view KubernetesName(std::string_view text) {
+  const size_t end = text.find(')');
+  if (!text.starts_with('(') || end == std::string_view::npos) return {};
+  const std::string_view name = text.substr(1, end - 1);
+  const auto of_a_variable = [](unsigned char c) {
+    return std::isupper(c) != 0 || std::isdigit(c) != 0 || c == '_';
+  };
+  return std::ranges::all_of(name, of_a_variable) ? name : std::string_view();
 }
 
 }  // namespace
@@ -42,6 +57,11 @@ absl::StatusOr<std::string> Expand(std::string_view text, const Variables& varia
       }
       result += variable->second;
       text.remove_prefix(end + 1);
+    } else if (const std::string_view name = KubernetesName(text); !name.empty()) {
+      return absl::InvalidArgumentError(fmt::format(
+          "$({0}) is Kubernetes' way of writing it: Berth writes ${{{0}}}, and has {1} (a $ itself is "
+          "written $$)",
+          Printable(name, 64), Names(variables)));
     } else {
       result += '$';
     }

@@ -16,7 +16,7 @@ using Variables = std::map<std::string, std::string, std::less<>>;
 
 // `text` with each ${NAME} replaced by its value and each $$ by one $. Any other $ stands for itself, and
 // values are not looked at again. INVALID_ARGUMENT for a name that is not in `variables` (the message lists
-// those that are) and for a ${ without its }.
+// those that are), for a ${ without its }, and for Kubernetes' $(NAME) with a name in capitals.
 [[nodiscard]] absl::StatusOr<std::string> Expand(std::string_view text, const Variables& variables);
 
 }  // namespace berth

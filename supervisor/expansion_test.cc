@@ -40,6 +40,16 @@ TEST(ExpansionTest, UnknownNameListsTheKnownOnes) {
   EXPECT_FALSE(Expand("${}", kVariables).ok());
 }
 
+TEST(ExpansionTest, KubernetesWayIsAnErrorWithOurs) {
+  for (const char* const text : {"--endpoint=$(CSI_SOCKET)", "$(KUBE_NODE_NAME)"}) {
+    const absl::Status status = Expand(text, kVariables).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("Berth writes ${"));
+  }
+  EXPECT_EQ(*Expand("$(date) $() $(A", kVariables), "$(date) $() $(A") << "a shell's";
+  EXPECT_EQ(*Expand("$$(CSI_SOCKET)", kVariables), "$(CSI_SOCKET)");
+}
+
 TEST(ExpansionTest, MissingBraceIsAnError) {
   const absl::Status status = Expand("a ${CSI_SOCKET", kVariables).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
