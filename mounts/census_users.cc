@@ -293,7 +293,7 @@ CensusUsers::Found CensusUsers::OfDetached(const std::string& link) {
   // What was mounted since the mounts were listed, for a new container perhaps, is another pass's.
   const bool known = listed_.contains(device) || info->stx_mnt_id > newest_;
   const auto beneath = known ? Beneath::kNothing : BeneathUnlisted(device, link);
-  std::vector<size_t> possible;
+  bool certain = false;
   for (const size_t i : file_systems_) {
     const CensusObject& object = question_.objects[i];
     const bool its_own = device == object.device || device == object.inode_device;
@@ -302,12 +302,11 @@ CensusUsers::Found CensusUsers::OfDetached(const std::string& link) {
     if (!its_own && !may_be) continue;
     const bool ours = std::ranges::find(object.ours, info->stx_mnt_id) != object.ours.end();
     const bool before = mounts_.unique_ids() && info->stx_mnt_id < object.before;
-    if (ours || (!before && !recorded_.contains(info->stx_mnt_id)))
-      (its_own ? found.objects : possible).push_back(i);
+    if (!ours && (before || recorded_.contains(info->stx_mnt_id))) continue;
+    found.objects.push_back(i);
+    certain = certain || its_own;
   }
-  // What is certain hides what is not.
-  found.keeper = found.objects.empty() && !possible.empty() ? "possible" : "detached";
-  if (found.objects.empty()) found.objects = std::move(possible);
+  found.keeper = certain ? "detached" : "possible";
   return found;
 }
 
