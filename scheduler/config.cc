@@ -95,7 +95,7 @@ std::string MistakeInAddress(std::string_view address) {
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   if (IsLoopback(host)) return {};
   return "must be an address of this machine alone (127.0.0.1 or [::1]) or a Unix socket: there is no access "
-         "control yet, and every client may take and delete volumes";
+         "control yet, and every client may take volumes, and end anybody's use of one";
 }
 
 absl::StatusOr<Config> ParseConfig(const std::string& path, std::string_view content) {

@@ -40,7 +40,7 @@ TEST(RestartPolicyTest, BackoffDoublesUpToItsLimit) {
   }
 }
 
-TEST(RestartPolicyTest, JitterIsTwentyPercentEitherWayAndNeverAboveTheLimit) {
+TEST(RestartPolicyTest, JitterIsFromHalfToTheWholeAndNeverAboveTheLimit) {
   for (const auto& [random, expected] : std::map<double, Duration>{
            {0.0, milliseconds(500)}, {0.5, milliseconds(750)}, {1.0, milliseconds(1000)}}) {
     RestartPolicy policy(PolicyLimits());
