@@ -49,9 +49,9 @@ class Berthd {
   [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint answer_by);
 
   // Ends berthd's part in order, within about half a minute. Nothing goes forward from its beginning on
-  // (Mounter::BeginShutdown). Plugins and mounts stay; but where the machine is being shut down, declared volumes are
-  // released first, and all of it takes no longer than volumes.shutdown_timeout and a few seconds: what has
-  // not left by then is reported, and left.
+  // (Mounter::BeginShutdown). Plugins and mounts stay; but where the machine is being shut down, declared
+  // volumes are released first, and all of it takes no longer than volumes.shutdown_timeout and a few
+  // seconds: what has not left by then is reported, and left.
   [[nodiscard]] Awaitable<void> Stop();
 
  private:

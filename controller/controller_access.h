@@ -57,8 +57,8 @@ class ControllerAccess {
 
   // What `name` is a driver of, as far as it is known; else `name`.
   [[nodiscard]] std::string DriverOf(const std::string& name) const;
-  // The plugins through which a volume with this id is the one of `name`: those of its driver, and those that
-  // the records of the volume name, which need not run.
+  // All plugins of the driver of `name` (a plugin or a driver): those that are known, and those that the
+  // records of the volume name, which need not run.
   [[nodiscard]] std::set<std::string> PluginsOf(const std::string& name, const std::string& volume_id) const;
 
   // The turn for a call about `keys`, or about the volume; held for as long as the call takes. Errors are

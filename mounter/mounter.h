@@ -212,8 +212,8 @@ class Mounter {
   // with the id or driver `name`, also plugins that do not run or are gone.
   [[nodiscard]] virtual std::vector<std::string> PluginsOf(const std::string& volume_id,
                                                            const std::string& name) const = 0;
-  // A volume here that is the same object as one with this id of the plugin, or driver, `name`, which has
-  // left.
+  // The volume here that shows the same object as another one, which has left: that of the plugin or driver
+  // `name` with this id.
   [[nodiscard]] virtual std::optional<VolumeView> ShownBy(const std::string& volume_id,
                                                           const std::string& name) const = 0;
   // Whether anything is held through the plugin, by "volume V by consumer C".

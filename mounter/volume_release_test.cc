@@ -11,8 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string How(HoldKind kind, pid_t pid, const std::string& keeper = "") {
-  return HolderOf({.object = 0, .kind = kind, .pid = pid, .where = "/data", .keeper = keeper})
-      .how;
+  return HolderOf({.object = 0, .kind = kind, .pid = pid, .where = "/data", .keeper = keeper}).how;
 }
 
 TEST(HolderOfTest, SaysWhatItHas) {
@@ -35,8 +34,8 @@ TEST(HolderOfTest, SaysWhatItHas) {
 }
 
 TEST(HolderOfTest, NamesTheProcessByItsCommand) {
-  const MountHolder holder = HolderOf(
-      {.object = 0, .kind = HoldKind::kOpenFile, .pid = getpid(), .where = "/x", .keeper = ""});
+  const MountHolder holder =
+      HolderOf({.object = 0, .kind = HoldKind::kOpenFile, .pid = getpid(), .where = "/x", .keeper = ""});
   EXPECT_THAT(holder.command, HasSubstr("mounter_unit"));
   EXPECT_EQ(holder.pid, getpid());
 }

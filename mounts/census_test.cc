@@ -223,7 +223,8 @@ TEST_P(CensusTest, ADeviceNumberThatIsAnothersByNowIsReported) {
   EXPECT_THAT(answer.elsewhere, ElementsAre(0U));
 }
 
-// Two file systems without a disk may have one number, one after the other; what is open on the second is not the first's.
+// Two file systems without a disk may have one number, one after the other; what is open on the second is not
+// the first's.
 TEST_P(CensusTest, Fault64AFileSystemThatHasTheNumberByNowIsKnownByItsSource) {
   CensusObject& object = question_.objects[0];
   object.staged = false;

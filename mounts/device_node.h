@@ -10,7 +10,7 @@
 
 namespace berth {
 
-// To read, without waiting; `flags` are further ones of open(2)'s. Not valid: errno says why. ENODEV or
+// Opens it to read (O_NONBLOCK); `flags` are added. Not valid: errno says why. ENODEV or
 // ENXIO: the kernel has no such device. EPERM: without the right to make a node, /dev was all there is, and
 // it is not there.
 [[nodiscard]] UniqueFd OpenBlockDevice(dev_t device, int flags = 0);

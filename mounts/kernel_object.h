@@ -62,8 +62,8 @@ struct KernelObject {
 // disk.
 [[nodiscard]] absl::StatusOr<KernelObject> ShownAt(const std::string& path, const PathFacts& facts);
 
-// Whether the kernel shows the same by both: one directory, by its device and inode; one block device; a
-// block device and the file system on it. False where an inode is not known.
+// Whether both are one object to the kernel: one directory (device and inode), one block device, or a block
+// device and the file system on it. False if an inode is not known.
 [[nodiscard]] bool IsSameObject(const KernelObject& one, const KernelObject& other);
 
 // Adds what of `found` is not in `objects` yet.

@@ -134,10 +134,10 @@ class MountHelper {
   // there is no such device, or it does not answer.
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> DeviceIsClaimed(dev_t device, TimePoint deadline);
 
-  // Everything that was written to a block device and its partitions, by whomever, is on its disk, and
-  // nothing is on its way. OK also where the disk refused it (which is logged), where the device has gone, or
-  // has another disk than `sequence` (0: not known). DEADLINE_EXCEEDED: it is still being written. Of those
-  // that hang a share of their own is left behind.
+  // Waits until everything that was written to a block device and its partitions is on its disk, and no write
+  // is in flight. Also OK if the disk has refused some of it (this is logged), if the device has gone, or if
+  // it has another disk than `sequence` (0: not known). DEADLINE_EXCEEDED: it is still being written. Helpers
+  // that hang here have a share of their own.
   [[nodiscard]] Awaitable<absl::Status> Flush(dev_t device, uint64_t sequence, TimePoint deadline);
 
   // Those left behind, the oldest first.

@@ -43,7 +43,7 @@ int Exists(dev_t device) {
   return access("/sys/dev/block", F_OK) == 0 ? ENODEV : ENOSYS;
 }
 
-// The answer of a device that is there by its number alone, without a disk: nothing is written to it.
+// These errors mean that the device has no disk: nothing is written to it.
 bool HasNoDisk(int error) { return error == ENODEV || error == ENXIO || error == ENOMEDIUM; }
 
 // 0: the kernel does not use the block device itself. EBUSY: it does. Anything else: it is not known.
@@ -55,8 +55,8 @@ int Claimed(dev_t device) {
   return fd.valid() || HasNoDisk(errno) || errno == EIO ? 0 : errno;
 }
 
-// Calls `each` for the device and for each of its partitions, until it returns another number than 0, which
-// is returned.
+// Calls `each` for the device and for each of its partitions. Stops at the first result that is not 0, and
+// returns it.
 template <class Each>
 int ForEachPart(dev_t device, const Each& each) {
   if (const int result = each(device); result != 0) return result;
@@ -83,7 +83,7 @@ int ForEachPart(dev_t device, const Each& each) {
   return result;
 }
 
-// Writes are on their way to the device. False where the kernel does not count them.
+// Whether writes to the device are in flight. False if the kernel does not count them.
 bool IsWrittenTo(dev_t device) {
   char path[64];
   std::snprintf(path, sizeof path, "/sys/dev/block/%u:%u/inflight", major(device), minor(device));
@@ -120,8 +120,9 @@ int Exclusive(const char* text) {
   return Answered(Claimed(device));
 }
 
-// What others have written to a block device, and the kernel has not, is written. A device that has gone, or
-// is another one by now, has nothing of it. An error of the disk is an answer, too: more will not be written.
+// Writes to its disk what the kernel has still to write to a block device and its partitions, and waits until
+// no write is in flight. There is nothing to do if the device has gone, or has another disk. An error of the
+// disk is an answer, too.
 int Flush(const char* text, const char* sequence) {
   dev_t device = 0;
   unsigned long long wanted = 0;
@@ -144,7 +145,7 @@ int Flush(const char* text, const char* sequence) {
   });
   if (gone) return Answered(0);
   if (unknown != 0) return Answered(unknown);
-  // Those of the drive's own requests that no fsync waits for. The kernel does not report when they end.
+  // fsync does not wait for others' requests. The kernel does not report when they end.
   while (IsWrittenTo(device)) poll(nullptr, 0, 1);
   if (failed != 0) std::printf("failed %d\n", failed);
   return Answered(0);
