@@ -36,6 +36,8 @@ constexpr int kPartOfPatience = 4;
 constexpr std::chrono::milliseconds kLeastPatience{10};
 // So long each may take without being counted.
 constexpr std::chrono::milliseconds kQuick{20};
+// So long one may run, on a busy machine.
+constexpr std::chrono::milliseconds kMostRunning{5000};
 
 // Added to an object that something may have: it cannot be found out.
 constexpr size_t kMaybe = size_t{1} << 63;
@@ -98,18 +100,24 @@ std::string WhereItLed(int root, std::string path) {
   return std::filesystem::path(path).lexically_normal();
 }
 
-// Whether a child waits for something, as for a file system's answer: it has not ended, is not stopped, and
-// does not want for the processor.
-bool IsKeptWaiting(CensusHost& host, pid_t child) {
+// What keeps a child from answering.
+enum class Kept {
+  kWaiting,  // something that it waits for, such as a file system's answer
+  kRunning,  // it has not finished yet, or wants for the processor
+  kEnded,    // it was ended, or stopped
+};
+
+Kept KeptBy(CensusHost& host, pid_t child) {
   siginfo_t info{};
-  if (waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WSTOPPED | WNOHANG | WNOWAIT) != 0)
-    return false;
-  if (info.si_pid != 0) return false;
+  constexpr int kLook = WEXITED | WSTOPPED | WNOHANG | WNOWAIT;
+  if (waitid(P_PID, static_cast<id_t>(child), &info, kLook) != 0 || info.si_pid != 0) return Kept::kEnded;
   // Its number is another one in the /proc of another pid namespace.
-  if (host.Link("proc/self") != std::to_string(getpid())) return true;
+  if (host.Link("proc/self") != std::to_string(getpid())) return Kept::kWaiting;
   const std::string stat = host.Start("proc/" + std::to_string(child) + "/stat");
   const size_t name_end = stat.rfind(')');
-  return name_end != std::string::npos && name_end + 2 < stat.size() && stat[name_end + 2] != 'R';
+  const bool running =
+      name_end != std::string::npos && name_end + 2 < stat.size() && stat[name_end + 2] == 'R';
+  return running ? Kept::kRunning : Kept::kWaiting;
 }
 
 // What a child says about a question: the objects that are held, as far as it knows.
@@ -202,14 +210,24 @@ std::vector<std::vector<size_t>> CensusKernelUsers::AskEach(std::vector<std::vec
     to.Reset();
     pollfd readable{.fd = from.get(), .events = POLLIN, .revents = 0};
     auto begun = steady_clock::now();
+    const auto give_up = begun + kMostRunning;
     Reply reply;
+    bool ended = false;
     while (next < count) {
       const auto wait =
           std::chrono::ceil<std::chrono::milliseconds>(begun + left / kPartOfPatience - steady_clock::now());
-      if (wait.count() <= 0 || poll(&readable, 1, static_cast<int>(wait.count())) != 1) break;
-      if (!ReadAll(from.get(), &reply, sizeof reply)) break;
+      if (poll(&readable, 1, std::max(0, static_cast<int>(wait.count()))) != 1) {
+        if (KeptBy(host_, child) != Kept::kRunning || steady_clock::now() >= give_up) break;
+        begun += kQuick;  // what it runs for does not count
+        poll(&readable, 1, static_cast<int>(kQuick.count()));
+        continue;
+      }
+      // Its end of the pipe is closed before it counts as ended.
+      ended = !ReadAll(from.get(), &reply, sizeof reply);
+      if (ended) break;
       std::vector<size_t> objects(reply.objects);
-      if (!ReadAll(from.get(), objects.data(), reply.objects * sizeof(size_t))) break;
+      ended = !ReadAll(from.get(), objects.data(), reply.objects * sizeof(size_t));
+      if (ended) break;
       answers[next] = std::move(objects);
       if (reply.missed[0] != '\0') host_.Miss(reply.missed.data());
       if (!reply.done) continue;
@@ -221,8 +239,9 @@ std::vector<std::vector<size_t>> CensusKernelUsers::AskEach(std::vector<std::vec
     left -= steady_clock::now() - begun;
     // One that hangs ends with its file system, and is init's then. One that was ended or stopped by others
     // has not been kept by a file system, whose name would say what it may have.
-    if (next < count && !IsKeptWaiting(host_, child))
-      host_.Miss("a process of the search was ended, or stopped");
+    const Kept kept = next < count ? KeptBy(host_, child) : Kept::kWaiting;
+    if (ended || kept == Kept::kEnded) host_.Miss("a process of the search was ended, or stopped");
+    if (!ended && kept == Kept::kRunning) host_.Miss("a process of the search got no time");
     if (next < count) kill(child, SIGKILL);
     waitpid(child, nullptr, next < count ? WNOHANG : 0);
   }
