@@ -77,7 +77,8 @@ std::string_view TypeName(const toml::node& node) {
   return "something else";
 }
 
-// Who counts as root in a user namespace: whoever is outside of it.
+// The owner that the kernel shows of files whose owner has no number in this user namespace, such as the
+// machine's root. Unset: this is not in a user namespace.
 std::optional<uid_t> OverflowUid() {
   const auto map = ReadFile("/proc/self/uid_map", kTomlLimit);
   unsigned long first = 0;
@@ -92,13 +93,13 @@ std::optional<uid_t> OverflowUid() {
   return static_cast<uid_t>(uid);
 }
 
-// Who but root and our own user can change what is open at `fd`. Empty: nobody.
+// Says who can change what is open at `fd`, in addition to root and our own user. Empty if there is no one.
 std::string WhoElseChanges(int fd) {
   struct stat info{};
-  if (fstat(fd, &info) != 0) return fmt::format("somebody unknown ({})", std::strerror(errno));
+  if (fstat(fd, &info) != 0) return fmt::format("it is not known who ({})", std::strerror(errno));
   const bool ours = info.st_uid == 0 || info.st_uid == geteuid();
   if (!ours && info.st_uid != OverflowUid()) return fmt::format("its owner, uid {}", info.st_uid);
-  // In a sticky directory everybody has files of his own.
+  // In a sticky directory only its owner removes or renames a file.
   if (S_ISDIR(info.st_mode) && (info.st_mode & S_ISVTX) != 0) return "";
   if ((info.st_mode & S_IWOTH) != 0) return fmt::format("everybody (mode {:04o})", info.st_mode & 07777);
   if ((info.st_mode & S_IWGRP) == 0 || info.st_gid == 0) return "";

@@ -23,10 +23,10 @@ namespace berth {
 // PERMISSION_DENIED and so on if it cannot be read.
 [[nodiscard]] absl::StatusOr<std::string> ReadTomlFile(const std::string& path);
 
-// The same of a file whose words are root's deeds. INVALID_ARGUMENT also if its owner or mode, or its
-// directory's (but for a sticky one), lets anybody change it but root and our own user; what was opened is
-// looked at. Without root that is a warning in the log. In a user namespace whoever is outside of it counts
-// as root.
+// Reads a file that decides what root does, such as a plugin's file. Also INVALID_ARGUMENT if another user
+// than root and our own can change the file or its directory, by owner or mode; a sticky directory is fine.
+// Checks the file that was opened, not its path. If we are not root, the mistake is only a warning in the
+// log. In a user namespace the kernel's overflow uid counts as root.
 [[nodiscard]] absl::StatusOr<std::string> ReadTrustedTomlFile(const std::string& path);
 
 // INVALID_ARGUMENT "path:line: not TOML: why".

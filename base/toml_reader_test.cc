@@ -73,7 +73,7 @@ TEST(TrustedTomlFileTest, WhatOthersCanChangeIsAMistakeByName) {
   EXPECT_EQ(mistake(0644, 0, 0, 0755), "");
   EXPECT_EQ(mistake(0664, 0, 0, 0775), "") << "of root's group";
   EXPECT_EQ(mistake(0644, 0, 1000, 0755), "");
-  EXPECT_EQ(mistake(0600, 0, 0, 01777), "") << "nobody can replace it there";
+  EXPECT_EQ(mistake(0600, 0, 0, 01777), "") << "only its owner can replace it there";
   EXPECT_THAT(mistake(0666, 0, 0, 0755),
               AllOf(HasSubstr("everybody (mode 0666)"), HasSubstr("chmod go-w " + file)));
   EXPECT_THAT(mistake(0664, 0, 1000, 0755), HasSubstr("its group, gid 1000"));

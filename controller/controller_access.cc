@@ -153,11 +153,10 @@ absl::Status ControllerAccess::Unused(const std::string& name, const std::string
   names.insert(DriverOf(name));
   for (const std::string& each : names) {
     if (const auto same = mounter_.ShownBy(volume_id, each)) {
-      return absl::FailedPreconditionError(
-          fmt::format("volume {} is the same as volume {}, as the kernel has shown, and that is in use on "
-                      "this node through "
-                      "plugin {}: unpublish it first",
-                      PrintableName(volume_id), PrintableName(same->volume_id), same->plugin_id));
+      return absl::FailedPreconditionError(fmt::format(
+          "the kernel has shown volume {} to be the same as volume {}, which is in use on this node "
+          "through plugin {}: unpublish that first",
+          PrintableName(volume_id), PrintableName(same->volume_id), same->plugin_id));
     }
   }
   return absl::OkStatus();

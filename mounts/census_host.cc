@@ -132,6 +132,7 @@ std::vector<dev_t> CensusHost::PartsOf(dev_t device) {
   UniqueFd opened = Open(directory, O_RDONLY | O_DIRECTORY);
   if (!opened.valid()) return parts;
   const DirectoryStream names(fdopendir(opened.Release()));
+  if (names == nullptr) NoteError(directory);
   while (const dirent* const entry = names == nullptr ? nullptr : readdir(names.get())) {
     const std::string part = directory + "/" + entry->d_name;
     if (entry->d_name[0] == '.' || !Exists(part + "/partition")) continue;

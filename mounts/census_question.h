@@ -95,8 +95,8 @@ struct Hold {
   pid_t pid = 0;
   std::string where = {};
   // Of a namespace without a process: what keeps it, as far as that is known. Of what a process has:
-  // "detached" if it lies on a mount that is in no namespace. Of an overlay and a loop device: "possible" if
-  // it cannot be found out what it has.
+  // "detached" if it lies on a mount that is in no namespace. Of an overlay, a swap file, a loop device and
+  // an open file: "possible" if it cannot be found out what it has.
   std::string keeper = {};
 
   bool operator==(const Hold&) const = default;

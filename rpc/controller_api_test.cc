@@ -230,7 +230,7 @@ TEST_F(NodeApiTest, Fault60NoDeleteOfAVolumeThatAnotherOneHereShows) {
     mounter_.other_names = {{{name, deletion.volume_id()}, {"p", "same"}}};
     const absl::Status refused = Call(&ControllerApi::DeleteVolume, deletion).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(Message(refused), HasSubstr("is the same as volume same"));
+    EXPECT_THAT(Message(refused), HasSubstr("the same as volume same"));
   }
   EXPECT_EQ(fake_->Calls("DeleteVolume"), 0);
   mounter_.other_names.clear();

@@ -1,6 +1,5 @@
 // Whether the kernel has a file system with a device number, or a block device to itself, or has still to
 // write to it.
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <poll.h>
@@ -16,6 +15,7 @@
 #include <cstring>
 
 #include "base/unique_fd.h"
+#include "mounts/census_host.h"
 #include "mounts/device_node.h"
 #include "mounts/helper/operations.h"
 
@@ -53,34 +53,6 @@ int Claimed(dev_t device) {
   const UniqueFd fd = OpenBlockDevice(device, O_EXCL);
   // EIO: a claim is looked for before the driver opens the device.
   return fd.valid() || HasNoDisk(errno) || errno == EIO ? 0 : errno;
-}
-
-// Calls `each` for the device and for each of its partitions. Stops at the first result that is not 0, and
-// returns it.
-template <class Each>
-int ForEachPart(dev_t device, const Each& each) {
-  if (const int result = each(device); result != 0) return result;
-  char path[512];
-  std::snprintf(path, sizeof path, "/sys/dev/block/%u:%u", major(device), minor(device));
-  DIR* const parts = opendir(path);
-  if (parts == nullptr) return errno == ENOENT ? 0 : errno;
-  int result = 0;
-  while (const dirent* const entry = result == 0 ? readdir(parts) : nullptr) {
-    std::snprintf(path, sizeof path, "/sys/dev/block/%u:%u/%.255s/partition", major(device), minor(device),
-                  entry->d_name);
-    if (entry->d_name[0] == '.' || access(path, F_OK) != 0) continue;
-    std::snprintf(path, sizeof path, "/sys/dev/block/%u:%u/%.255s/dev", major(device), minor(device),
-                  entry->d_name);
-    char number[32] = "";
-    FILE* const file = std::fopen(path, "re");
-    if (file != nullptr && std::fgets(number, sizeof number, file) == nullptr) number[0] = '\0';
-    if (file != nullptr) std::fclose(file);
-    number[std::strcspn(number, "\n")] = '\0';
-    dev_t part = 0;
-    if (Device(number, &part)) result = each(part);
-  }
-  closedir(parts);
-  return result;
 }
 
 // Whether writes to the device are in flight. False if the kernel does not count them.
@@ -129,22 +101,20 @@ int Flush(const char* text, const char* sequence) {
   if (!Device(text, &device) || std::sscanf(sequence, "%llu", &wanted) != 1) return Usage();
   const int missing = Exists(device);
   if (missing != 0) return Answered(missing == ENODEV ? 0 : missing);
-  bool gone = false;
   int failed = 0;
-  const int unknown = ForEachPart(device, [&](dev_t part) {
+  CensusHost host;
+  for (const dev_t part : host.PartsOf(device)) {
     const UniqueFd fd = OpenBlockDevice(part);
-    if (!fd.valid() && (HasNoDisk(errno) || errno == EIO)) {
-      if (errno == EIO) failed = EIO;
-      return 0;
-    }
-    if (!fd.valid()) return errno;
+    if (!fd.valid() && HasNoDisk(errno)) continue;
+    if (!fd.valid() && errno != EIO) return Answered(errno);
     uint64_t now = 0;
-    gone = wanted != 0 && ioctl(fd.get(), BLKGETDISKSEQ, &now) == 0 && now != wanted;
-    if (!gone && fsync(fd.get()) != 0) failed = errno;
-    return gone ? ENODEV : 0;
-  });
-  if (gone) return Answered(0);
-  if (unknown != 0) return Answered(unknown);
+    const bool another =
+        fd.valid() && wanted != 0 && ioctl(fd.get(), BLKGETDISKSEQ, &now) == 0 && now != wanted;
+    if (another) return Answered(0);
+    if (!fd.valid() || fsync(fd.get()) != 0) failed = errno;
+  }
+  // A partition that was not seen.
+  if (!host.missed().empty()) return Answered(EAGAIN);
   // fsync does not wait for others' requests. The kernel does not report when they end.
   while (IsWrittenTo(device)) poll(nullptr, 0, 1);
   if (failed != 0) std::printf("failed %d\n", failed);
